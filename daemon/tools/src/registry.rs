@@ -1,0 +1,138 @@
+//! The tools of the daemon, in a fixed order.
+
+use std::sync::Arc;
+
+use hearth_scope::{Effective, Grant, Need, ToolName};
+use hearth_turn::{ToolCall, ToolError, ToolOutcome, ToolSpec};
+use serde_json::{Map, Value};
+
+use crate::context::ToolContext;
+use crate::memory::{Forget, Memory, Read, Write};
+use crate::port::{Clock, MemoryPort};
+use crate::time::Now;
+use crate::tool::{Adapter, Tool, Typed};
+
+/// Every tool that the configuration allows.
+pub struct Registry {
+    tools: Vec<Arc<dyn Tool>>,
+}
+
+/// Collects what tools need. A tool whose port is missing is left out.
+#[derive(Default)]
+pub struct Builder {
+    clock: Option<Arc<dyn Clock>>,
+    memory: Option<Arc<dyn MemoryPort>>,
+    extra: Vec<Arc<dyn Tool>>,
+}
+
+impl Builder {
+    /// Adds `time.now`; the memory tools need it for ages.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Adds `memory.read`, `memory.write` and `memory.forget`.
+    pub fn memory(mut self, memory: Arc<dyn MemoryPort>) -> Self {
+        self.memory = Some(memory);
+        self
+    }
+
+    /// Adds a tool after the built-in ones.
+    pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
+        self.extra.push(tool);
+        self
+    }
+
+    /// The registry, in an order that does not depend on the order of the calls.
+    pub fn build(self) -> Registry {
+        let mut tools = Vec::new();
+        if let Some(clock) = self.clock.clone() {
+            add(&mut tools, Now { clock });
+        }
+        if let (Some(port), Some(clock)) = (self.memory, self.clock) {
+            let memory = Arc::new(Memory::new(port, clock));
+            add(&mut tools, Read(memory.clone()));
+            add(&mut tools, Write(memory.clone()));
+            add(&mut tools, Forget(memory));
+        }
+        tools.extend(self.extra);
+        Registry { tools }
+    }
+}
+
+fn add(tools: &mut Vec<Arc<dyn Tool>>, tool: impl Typed) {
+    tools.push(Arc::new(Adapter::new(tool)));
+}
+
+impl Registry {
+    /// Starts an empty registry.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Every tool.
+    pub fn specs(&self) -> impl Iterator<Item = &ToolSpec> {
+        self.tools.iter().map(|t| t.spec())
+    }
+
+    /// The tools of which some call could be granted, in the fixed order.
+    pub fn offered(&self, effective: &Effective) -> Vec<ToolSpec> {
+        let reachable = self.tools.iter().filter(|t| t.reachable(effective.set()));
+        reachable.map(|t| t.spec().clone()).collect()
+    }
+
+    /// The tool of that name.
+    pub fn get(&self, name: &ToolName) -> Option<&dyn Tool> {
+        self.tools.iter().find(|t| t.spec().name == *name).map(|t| &**t)
+    }
+
+    /// What a call needs; an error when there is no such tool or the arguments
+    /// do not fit.
+    pub fn need(&self, name: &ToolName, args: &Map<String, Value>) -> Result<Need, ToolError> {
+        self.find(name)?.need(args)
+    }
+
+    /// Runs a call. The grant has to be for this tool, this call and the scopes
+    /// that these arguments need.
+    pub async fn run(&self, grant: Grant, call: ToolCall, ctx: &ToolContext) -> ToolOutcome {
+        let checked = self.find(&call.name).and_then(|tool| {
+            let need = tool.need(&call.arguments)?;
+            let fits = *grant.tool() == call.name
+                && grant.call() == call.id
+                && need.scopes.iter().all(|s| grant.scopes().contains(s));
+            let mismatch = || ToolError::Refused("the grant is for another call".into());
+            fits.then_some(tool).ok_or_else(mismatch)
+        });
+        match checked {
+            Ok(tool) => tool.run(grant, call.arguments, ctx).await,
+            Err(error) => ToolOutcome::Failed(error),
+        }
+    }
+
+    /// The one tool whose name is at most two edits away from `name` (one for
+    /// names under eight letters). Only tools that read are found: a guess must
+    /// not cause an effect.
+    pub fn closest(&self, name: &str) -> Option<&ToolName> {
+        if name.len() > hearth_scope::name::TOOL_NAME_MAX {
+            return None;
+        }
+        let wanted = name.trim().to_lowercase().replace(['_', '-', '/', ':'], ".");
+        let allowed = if wanted.chars().count() < 8 { 1 } else { 2 };
+        let mut near: Vec<_> = self
+            .specs()
+            .map(|s| (strsim::osa_distance(&wanted, s.name.as_str()), s))
+            .filter(|(distance, _)| *distance <= allowed)
+            .collect();
+        near.sort_by_key(|(distance, _)| *distance);
+        match near.as_slice() {
+            [(_, one)] if one.effect.is_read_only() => Some(&one.name),
+            [(a, first), (b, _), ..] if a < b && first.effect.is_read_only() => Some(&first.name),
+            _ => None,
+        }
+    }
+
+    fn find(&self, name: &ToolName) -> Result<&dyn Tool, ToolError> {
+        self.get(name).ok_or_else(|| ToolError::NotFound(format!("tool {name}")))
+    }
+}

@@ -1,0 +1,189 @@
+//! The trait that the daemon calls, and the typed form that tools are written in.
+
+use std::future::Future;
+use std::time::Duration;
+
+use hearth_scope::{CapabilitySet, EffectClass, Grant, Need, Scope, ToolName};
+use hearth_turn::{ToolError, ToolOutcome, ToolSpec, Verification};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use crate::context::ToolContext;
+use crate::port::BoxFuture;
+use crate::text;
+
+/// A tool.
+pub trait Tool: Send + Sync {
+    /// What the model and the daemon know of it.
+    fn spec(&self) -> &ToolSpec;
+
+    /// True when some call of it could be granted by `held`.
+    fn reachable(&self, held: &CapabilitySet) -> bool;
+
+    /// What a call with these arguments needs; an error when they do not fit.
+    fn need(&self, args: &Map<String, Value>) -> Result<Need, ToolError>;
+
+    /// Runs one call. Use [`crate::Registry::run`], which checks that the grant
+    /// was given for this tool and these arguments.
+    fn run<'a>(
+        &'a self,
+        grant: Grant,
+        args: Map<String, Value>,
+        ctx: &'a ToolContext,
+    ) -> BoxFuture<'a, ToolOutcome>;
+}
+
+/// Which scope a tool stands under.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reach {
+    /// None: callable in every turn.
+    Always,
+    /// Every call needs this scope without a qualifier.
+    Bare(&'static str),
+    /// Calls need this base with a qualifier that depends on the arguments.
+    Qualified(&'static str),
+}
+
+/// The constant part of a [`ToolSpec`].
+pub(crate) struct Meta {
+    pub(crate) name: &'static str,
+    pub(crate) version: u32,
+    pub(crate) description: &'static str,
+    /// JSON Schema of the arguments. Kept short: it is sent with every request.
+    pub(crate) schema: &'static str,
+    pub(crate) effect: EffectClass,
+    pub(crate) timeout: Duration,
+    pub(crate) reach: Reach,
+}
+
+/// What a call did.
+pub(crate) struct Done {
+    output: Value,
+    verified: Verification,
+}
+
+impl Done {
+    /// A result without an effect.
+    pub(crate) fn read(output: Value) -> Self {
+        Self { output, verified: Verification::NotApplicable }
+    }
+
+    /// An effect that was looked at afterwards and is there.
+    pub(crate) fn verified(output: Value) -> Self {
+        Self { output, verified: Verification::Verified }
+    }
+
+    /// An effect that was not looked at.
+    pub(crate) fn unverified(output: Value) -> Self {
+        Self { output, verified: Verification::Unverified }
+    }
+}
+
+/// A tool with typed arguments.
+pub(crate) trait Typed: Send + Sync + 'static {
+    /// Arguments; the type denies unknown fields.
+    type Args: DeserializeOwned + Send;
+    const META: Meta;
+
+    /// The scopes that a call needs, and its redacted subject.
+    fn need(&self, args: &Self::Args) -> Result<(Vec<Scope>, String), ToolError>;
+
+    fn call(
+        &self,
+        args: Self::Args,
+        ctx: &ToolContext,
+    ) -> impl Future<Output = Result<Done, ToolError>> + Send;
+}
+
+/// Makes a [`Tool`] of a typed one.
+pub(crate) struct Adapter<T> {
+    spec: ToolSpec,
+    tool: T,
+}
+
+impl<T: Typed> Adapter<T> {
+    pub(crate) fn new(tool: T) -> Self {
+        let Meta { name, version, description, schema, effect, timeout, .. } = T::META;
+        let spec = ToolSpec {
+            name: ToolName::parse(name).expect("names of built-in tools are checked by a test"),
+            version,
+            description: description.to_owned(),
+            schema: serde_json::from_str(schema).expect("built-in schemas are checked by a test"),
+            effect,
+            timeout,
+        };
+        Self { spec, tool }
+    }
+
+    fn parse(args: Map<String, Value>) -> Result<T::Args, ToolError> {
+        serde_json::from_value(Value::Object(args))
+            .map_err(|e| ToolError::InvalidArguments(text::shorten(&e.to_string(), 200)))
+    }
+}
+
+impl<T: Typed> Tool for Adapter<T> {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn reachable(&self, held: &CapabilitySet) -> bool {
+        match T::META.reach {
+            Reach::Always => true,
+            Reach::Bare(base) => scope(base, None).is_ok_and(|s| held.grants(&s)),
+            Reach::Qualified(base) => held.iter().any(|s| s.base() == base),
+        }
+    }
+
+    fn need(&self, args: &Map<String, Value>) -> Result<Need, ToolError> {
+        let (scopes, subject) = self.tool.need(&Self::parse(args.clone())?)?;
+        Ok(Need { scopes, subject: text::shorten(&subject, 256), effect: self.spec.effect })
+    }
+
+    fn run<'a>(
+        &'a self,
+        _grant: Grant,
+        args: Map<String, Value>,
+        ctx: &'a ToolContext,
+    ) -> BoxFuture<'a, ToolOutcome> {
+        Box::pin(async move {
+            let limit = ctx.deadline.min(Instant::now() + self.spec.timeout);
+            let work = async { self.tool.call(Self::parse(args)?, ctx).await };
+            match guarded(work, self.spec.effect, limit, ctx).await {
+                Ok(Done { output, verified }) => ToolOutcome::Completed { output, verified },
+                Err(error) => ToolOutcome::Failed(error),
+            }
+        })
+    }
+}
+
+/// Ends a call at its limit, and at once on cancel when that cannot leave an
+/// effect behind that nobody saw: calls that write are allowed to finish.
+async fn guarded(
+    work: impl Future<Output = Result<Done, ToolError>>,
+    effect: EffectClass,
+    limit: Instant,
+    ctx: &ToolContext,
+) -> Result<Done, ToolError> {
+    let started = Instant::now();
+    let stoppable = effect.is_read_only() || effect == EffectClass::Send;
+    if ctx.cancel.is_cancelled() {
+        return Err(ToolError::Cancelled);
+    }
+    tokio::select! {
+        biased;
+        () = ctx.cancel.cancelled(), if stoppable => Err(ToolError::Cancelled),
+        result = tokio::time::timeout_at(limit, work) => {
+            result.unwrap_or_else(|_| Err(ToolError::TimedOut(started.elapsed())))
+        }
+    }
+}
+
+/// `base`, or `base:qualifier`.
+pub(crate) fn scope(base: &str, qualifier: Option<&str>) -> Result<Scope, ToolError> {
+    let text = match qualifier {
+        Some(qualifier) => format!("{base}:{qualifier}"),
+        None => base.to_owned(),
+    };
+    Scope::parse(&text).map_err(|e| ToolError::InvalidArguments(e.to_string()))
+}
