@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Ask the packaged model the questions of the table below and say which rows hold.
+
+    check.py [--url http://127.0.0.1:PORT]
+
+Without --url the server is started with `serve.py` and this interpreter, and ended afterwards.
+Rows assert which tool is called with which copied words, or that plain text comes back; never
+whole sentences, which a small model words as it likes. The exit status is 0 when all rows hold.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import time
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+SYSTEM = (HERE.parents[1] / "daemon/hearth/src/system.txt").read_text(encoding="utf-8").strip()
+
+
+def tool(name, about, required="", optional=""):
+    """One function as the wire format wants it: every argument is a string unless said otherwise."""
+    kinds = {"limit": {"type": "integer"}, "command": {"type": "array", "items": {"type": "string"}}}
+    names = required.split() + optional.split()
+    schema = {
+        "type": "object",
+        "properties": {key: kinds.get(key, {"type": "string"}) for key in names},
+        "required": required.split(),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+
+
+TOOLS = [
+    tool("audit_read", "Read the record of what was done.", optional="kind limit"),
+    tool("config_read", "Read one setting.", "key"),
+    tool("fs_delete", "Delete a file.", "path"),
+    tool("fs_list", "List a folder.", "path"),
+    tool("fs_metadata", "Size and date of a file.", "path"),
+    tool("fs_read", "Read a text file.", "path"),
+    tool("fs_write", "Write a text file.", "path text"),
+    tool("memory_forget", "Forget a note.", "id"),
+    tool("memory_read", "Search the person's notes.", "query"),
+    tool("memory_write", "Keep a note.", "text", "topic"),
+    tool("net_fetch", "Fetch a web page as text.", "url"),
+    tool("shell_exec", "Run a program.", "command"),
+    tool("time_now", "The date and time.", optional="zone"),
+]
+
+
+def only(*names):
+    """The offered functions with these names, in the fixed order."""
+    return [entry for entry in TOOLS if entry["function"]["name"] in names]
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def called(name, arguments, result, text=""):
+    """The two messages of a call that was made and answered."""
+    call = {"id": "call-1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return [
+        {"role": "assistant", "content": text, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call-1", "name": name, "content": json.dumps(result)},
+    ]
+
+
+def calls(name, *words):
+    """The reply is one call of `name` whose arguments hold these words."""
+    def holds(reply):
+        if [call["name"] for call in reply["calls"]] != [name]:
+            return False
+        try:
+            arguments = json.loads(reply["calls"][0]["arguments"])
+        except ValueError:
+            return False
+        text = json.dumps(arguments).lower()
+        return isinstance(arguments, dict) and all(word.lower() in text for word in words)
+    return holds
+
+
+def says(*words):
+    """The reply is text without a call and holds these words."""
+    def holds(reply):
+        return not reply["calls"] and bool(reply["text"].strip()) and "<tool_call>" not in reply["text"] \
+            and all(word.lower() in reply["text"].lower() for word in words)
+    return holds
+
+
+DEFAULT = [entry for entry in TOOLS if entry["function"]["name"] != "shell_exec"]
+NOTE = {"entries": [{"id": "9QX4", "text": "The boiler was serviced in March."}]}
+
+# name, offered functions, messages after the system text, what must hold
+ROWS = [
+    ("greeting is text", TOOLS, [user("hello")], says()),
+    ("greeting is text, without shell", DEFAULT, [user("hello")], says()),
+    ("greeting is text, no functions", [], [user("hello")], says()),
+    ("time", TOOLS, [user("What time is it?")], calls("time_now")),
+    ("time, few functions", only("time_now", "memory_read"), [user("What time is it?")], calls("time_now")),
+    ("time is said", TOOLS, [user("What time is it?")] + called("time_now", {}, {"local": "2026-12-01 17:42:05", "weekday": "Tuesday"}), says("17:42")),
+    ("recall", TOOLS, [user("What did I tell you about the boiler?")], calls("memory_read", "boiler")),
+    ("recall, without shell", DEFAULT, [user("What did I tell you about the boiler?")], calls("memory_read", "boiler")),
+    ("recall is said", TOOLS, [user("What did I tell you about the boiler?")] + called("memory_read", {"query": "boiler"}, NOTE), says("boiler", "march")),
+    ("remember", TOOLS, [user("Remember that the boiler was serviced in March.")], calls("memory_write", "boiler", "March")),
+    ("remember is said", TOOLS, [user("Remember that the boiler was serviced in March.")] + called("memory_write", {"text": "The boiler was serviced in March."}, {"remembered": True, "id": "9QX4"}), says("boiler")),
+    ("list", TOOLS, [user("List the files in notes.")], calls("fs_list", "notes")),
+    ("list is said", TOOLS, [user("List the files in notes.")] + called("fs_list", {"path": "notes"}, {"entries": ["shopping.txt", "todo.txt"]}), says("shopping.txt")),
+    ("read", TOOLS, [user("Read the file notes/shopping.txt")], calls("fs_read", "notes/shopping.txt")),
+    ("read is said", TOOLS, [user("Read the file notes/shopping.txt")] + called("fs_read", {"path": "notes/shopping.txt"}, {"text": "milk, bread"}), says("milk")),
+    ("write", TOOLS, [user("Write milk to the file notes/buy.txt")], calls("fs_write", "notes/buy.txt", "milk")),
+    ("fetch", TOOLS, [user("Fetch https://hearth.example/news")], calls("net_fetch", "https://hearth.example/news")),
+    ("command", TOOLS, [user("Run rm -rf ~")], calls("shell_exec", "rm", "-rf")),
+    ("refusal is said", TOOLS, [user("Run rm -rf ~")] + called("shell_exec", {"command": ["rm", "-rf", "~"]}, {"error": "denied: shell:exec is not allowed for this conversation"}), says()),
+    ("second question", TOOLS,
+     [user("What time is it?")] + called("time_now", {}, {"local": "2026-12-01 17:42:05", "weekday": "Tuesday"})
+     + [{"role": "assistant", "content": "It is 17:42."}, user("What did I tell you about the boiler?")],
+     calls("memory_read", "boiler")),
+    ("remember, then recall", TOOLS,
+     [user("Remember that the boiler was serviced in March.")] + called("memory_write", {"text": "The boiler was serviced in March."}, {"remembered": True, "id": "9QX4"})
+     + [{"role": "assistant", "content": "I will remember that."}, user("What did I tell you about the boiler?")],
+     calls("memory_read", "boiler")),
+]
+
+
+def ask(url, tools, messages, system=SYSTEM, limit=160):
+    """One streamed request; the text, the calls, and the server's own counters."""
+    body = {
+        "model": "local", "stream": True, "temperature": 0, "max_tokens": limit,
+        "stream_options": {"include_usage": True},
+        "messages": [{"role": "system", "content": system}] + messages,
+    }
+    if tools:
+        body["tools"] = tools
+    request = urllib.request.Request(
+        url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    reply = {"text": "", "calls": [], "usage": {}, "timings": {}}
+    with urllib.request.urlopen(request, timeout=120) as response:
+        for line in response:
+            if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
+                continue
+            chunk = json.loads(line[6:])
+            reply["usage"] = chunk.get("usage") or reply["usage"]
+            reply["timings"] = chunk.get("timings") or reply["timings"]
+            for choice in chunk.get("choices") or []:
+                delta = choice.get("delta", {})
+                reply["text"] += delta.get("content") or ""
+                for part in delta.get("tool_calls") or []:
+                    while len(reply["calls"]) <= part["index"]:
+                        reply["calls"].append({"name": "", "arguments": ""})
+                    call = reply["calls"][part["index"]]
+                    call["name"] += part["function"].get("name") or ""
+                    call["arguments"] += part["function"].get("arguments") or ""
+    return reply
+
+
+def tokens(url, tools, system=SYSTEM):
+    """Prompt tokens of the smallest request with these functions."""
+    return ask(url, tools, [user("hello")], system, limit=1)["usage"]["prompt_tokens"]
+
+
+def count(url, text):
+    """Tokens of a text."""
+    request = urllib.request.Request(
+        url + "/tokenize", json.dumps({"content": text}).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return len(json.load(response)["tokens"])
+
+
+def prefix_is_reused(url):
+    """A follow-up question costs only its own tokens, by the server's counters."""
+    first = [user("What time is it?")]
+    reply = ask(url, TOOLS, first)
+    asked = reply["usage"]["prompt_tokens"]
+    follow = first + called("time_now", {}, {"local": "2026-12-01 17:42:05", "weekday": "Tuesday"})
+    second = ask(url, TOOLS, follow)
+    fresh = second["usage"]["prompt_tokens"] - asked
+    return second["timings"]["prompt_n"] <= fresh + 32, f"{second['timings']['prompt_n']} read, {fresh} new"
+
+
+def main():
+    options = argparse.ArgumentParser(description="Check the packaged model with Hearth's own functions.")
+    options.add_argument("--url", help="a server that already runs")
+    options.add_argument("--verbose", action="store_true", help="print every reply")
+    chosen = options.parse_args()
+    server = None
+    url = chosen.url
+    if not url:
+        server = subprocess.Popen(
+            [sys.executable, str(HERE / "serve.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True)
+        ready = server.stdout.readline().split()
+        if len(ready) != 2 or ready[0] != "ready":
+            sys.exit("check.py: the model server did not start")
+        url = ready[1]
+    failed = 0
+    begun = time.monotonic()
+    try:
+        for name, tools, messages, holds in ROWS:
+            reply = ask(url, tools, messages)
+            good = holds(reply)
+            failed += not good
+            seen = reply["calls"] or reply["text"]
+            print(f"{'pass' if good else 'FAIL'}  {name}" + (f": {seen!r}" if chosen.verbose or not good else ""), flush=True)
+        good, detail = prefix_is_reused(url)
+        failed += not good
+        print(f"{'pass' if good else 'FAIL'}  prefix is reused: {detail}")
+        text = SYSTEM + "".join("\n" + json.dumps(entry["function"], separators=(",", ":")) for entry in DEFAULT)
+        print(f"system_and_tools {count(url, text)} tokens")
+        print(f"system_tools_and_examples {tokens(url, DEFAULT)} tokens")
+        print(f"seconds {time.monotonic() - begun:.0f}")
+    finally:
+        if server:
+            server.stdin.close()
+            server.wait(timeout=10)
+    print(f"{len(ROWS) + 1 - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
