@@ -59,7 +59,57 @@ pub enum Decision {
 
 /// Proof that the gate allowed one call. Only the gate can make one, it cannot
 /// be copied, and a tool consumes it: skipping the check does not compile.
+///
+/// A tool takes the grant by value:
+///
+/// ```
+/// use hearth_scope::Grant;
+/// fn run(grant: Grant) -> usize { grant.scopes().len() }
+/// fn once(grant: Grant) -> usize { run(grant) }
+/// ```
+///
+/// so it cannot run twice on one grant,
+///
+/// ```compile_fail,E0382
+/// use hearth_scope::Grant;
+/// fn run(grant: Grant) -> usize { grant.scopes().len() }
+/// fn twice(grant: Grant) -> usize { run(grant) + run(grant) }
+/// ```
+///
+/// nor on a copy of it,
+///
+/// ```compile_fail,E0277
+/// fn needs_clone<T: Clone>() {}
+/// needs_clone::<hearth_scope::Grant>();
+/// ```
+///
+/// nor on one that it made itself,
+///
+/// ```compile_fail,E0451
+/// use hearth_scope::{CallId, Grant, ToolName};
+/// fn forge(tool: ToolName) -> Grant { Grant { tool, call: CallId(1), scopes: vec![] } }
+/// ```
+///
+/// nor on one that it read from somewhere.
+///
+/// ```compile_fail,E0277
+/// fn needs_default<T: Default>() {}
+/// needs_default::<hearth_scope::Grant>();
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn needs_deserialize<T: serde::de::DeserializeOwned>() {}
+/// needs_deserialize::<hearth_scope::Grant>();
+/// ```
+///
+/// The set that it was checked against cannot be made up either:
+///
+/// ```compile_fail,E0451
+/// use hearth_scope::{CapabilitySet, Effective, TrustTier};
+/// fn forge(set: CapabilitySet) -> Effective { Effective { tier: TrustTier::Kernel, set } }
+/// ```
 #[derive(Debug)]
+#[must_use = "a grant is for running one call"]
 pub struct Grant {
     tool: ToolName,
     call: CallId,
@@ -84,8 +134,14 @@ impl Grant {
 }
 
 impl Effective {
-    /// Decides one call.
+    /// Decides one call. Every needed scope must be granted; a call that names
+    /// none may only read what is not private.
     pub fn check(&self, tool: &ToolName, call: CallId, need: &Need) -> Decision {
+        if need.scopes.is_empty() && need.effect != EffectClass::Read {
+            return Decision::NeedsApproval {
+                reason: format!("{tool} has an effect but names no permission for it"),
+            };
+        }
         match need.scopes.iter().find(|s| !self.set().grants(s)) {
             Some(scope) => Decision::Denied { scope: scope.clone() },
             None => Decision::Grant(Grant {
