@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod context;
+pub mod fs;
 pub mod memory;
 pub mod port;
 pub mod registry;

@@ -7,6 +7,7 @@ use hearth_turn::{ToolCall, ToolError, ToolOutcome, ToolSpec};
 use serde_json::{Map, Value};
 
 use crate::context::ToolContext;
+use crate::fs::{self, Roots};
 use crate::memory::{Forget, Memory, Read, Write};
 use crate::port::{Clock, MemoryPort};
 use crate::time::Now;
@@ -22,6 +23,7 @@ pub struct Registry {
 pub struct Builder {
     clock: Option<Arc<dyn Clock>>,
     memory: Option<Arc<dyn MemoryPort>>,
+    roots: Option<Arc<Roots>>,
     extra: Vec<Arc<dyn Tool>>,
 }
 
@@ -35,6 +37,12 @@ impl Builder {
     /// Adds `memory.read`, `memory.write` and `memory.forget`.
     pub fn memory(mut self, memory: Arc<dyn MemoryPort>) -> Self {
         self.memory = Some(memory);
+        self
+    }
+
+    /// Adds the file tools, when there is a root.
+    pub fn roots(mut self, roots: Roots) -> Self {
+        self.roots = (!roots.is_empty()).then(|| Arc::new(roots));
         self
     }
 
@@ -55,6 +63,13 @@ impl Builder {
             add(&mut tools, Read(memory.clone()));
             add(&mut tools, Write(memory.clone()));
             add(&mut tools, Forget(memory));
+        }
+        if let Some(roots) = self.roots {
+            add(&mut tools, fs::Read(roots.clone()));
+            add(&mut tools, fs::List(roots.clone()));
+            add(&mut tools, fs::Metadata(roots.clone()));
+            add(&mut tools, fs::Write(roots.clone()));
+            add(&mut tools, fs::Delete(roots));
         }
         tools.extend(self.extra);
         Registry { tools }

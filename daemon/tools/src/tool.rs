@@ -181,9 +181,9 @@ async fn guarded(
 
 /// `base`, or `base:qualifier`.
 pub(crate) fn scope(base: &str, qualifier: Option<&str>) -> Result<Scope, ToolError> {
-    let text = match qualifier {
-        Some(qualifier) => format!("{base}:{qualifier}"),
-        None => base.to_owned(),
+    let parsed = match qualifier {
+        Some(qualifier) => Scope::qualified(base, qualifier),
+        None => Scope::parse(base),
     };
-    Scope::parse(&text).map_err(|e| ToolError::InvalidArguments(e.to_string()))
+    parsed.map_err(|e| ToolError::InvalidArguments(e.to_string()))
 }
