@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::inbound::{check_word, CONVERSATION_MAX};
-use crate::refusal::{Refusal, RefusalKind};
 use crate::BoxFuture;
+use crate::inbound::{CONVERSATION_MAX, check_word};
+use crate::refusal::{Refusal, RefusalKind};
 
 /// Most rows that one request may ask for.
 pub const ROWS_MAX: u32 = 1_000;
@@ -131,16 +131,10 @@ impl ControlRequest {
                 rows(*limit)?;
                 query.as_deref().map_or(Ok(()), |q| check_word("search text", q, QUERY_MAX))
             }
-            Self::MemoryShow { id } | Self::MemoryForget { id } => {
-                check_word("identifier", id, ID_MAX)
-            }
+            Self::MemoryShow { id } | Self::MemoryForget { id } => check_word("identifier", id, ID_MAX),
             Self::AuditTail { count } => rows(*count),
-            Self::StopTurn { conversation } => {
-                check_word("conversation", conversation, CONVERSATION_MAX)
-            }
-            Self::Unlock { passphrase } => {
-                check_word("passphrase", passphrase.expose(), PASSPHRASE_MAX)
-            }
+            Self::StopTurn { conversation } => check_word("conversation", conversation, CONVERSATION_MAX),
+            Self::Unlock { passphrase } => check_word("passphrase", passphrase.expose(), PASSPHRASE_MAX),
         }
     }
 }
@@ -148,11 +142,7 @@ impl ControlRequest {
 /// Answers requests that need no turn.
 pub trait Control: Send + Sync {
     /// Answers one request. The implementation decides what `origin` may ask for.
-    fn request(
-        &self,
-        origin: &Origin,
-        request: ControlRequest,
-    ) -> BoxFuture<'_, Result<Value, Refusal>>;
+    fn request(&self, origin: &Origin, request: ControlRequest) -> BoxFuture<'_, Result<Value, Refusal>>;
 }
 
 #[cfg(test)]

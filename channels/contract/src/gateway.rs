@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::BoxFuture;
 use crate::inbound::Inbound;
 use crate::refusal::Refusal;
-use crate::BoxFuture;
 
 /// What a channel is told about one message. `Accepted` comes first,
 /// `Finished` exactly once and last.

@@ -1,0 +1,118 @@
+//! Settings that are sound alone and wrong together.
+
+use std::path::Path;
+
+use hearth_scope::Scope;
+
+use crate::Settings;
+use crate::problem::Problem;
+use crate::sections::{UnlockMethod, Wire};
+
+/// The user id that the kernel shows for a user that it cannot map.
+pub(crate) const OVERFLOW_UID: u32 = 65_534;
+
+pub(crate) fn conflicts(settings: &Settings) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let mut add = |key: &str, what: &str, remedy: &str| {
+        found.push(Problem::new(settings.resolved.provenance(key), key, what, remedy));
+    };
+    let (state, key_file) = (&settings.paths.state, &settings.unlock.key_file);
+
+    if within(&settings.paths.marker, state) {
+        add(
+            "paths.marker",
+            "the marker lies in the store's folder",
+            "Put it elsewhere: it tells when that folder is gone.",
+        );
+    }
+    if settings.unlock.method == UnlockMethod::KeyFile && within(key_file, state) {
+        add("unlock.key_file", "the key lies beside what it unlocks", "Put it outside of paths.state.");
+    }
+
+    for (i, endpoint) in settings.endpoints.iter().enumerate() {
+        let key = |name: &str| format!("model.endpoint.{}.{name}", i + 1);
+        if settings.endpoints[..i].iter().any(|other| other.name == endpoint.name) {
+            add(&key("name"), "an earlier row has the same name", "Give each row its own name.");
+        }
+        if endpoint.remote && endpoint.url.scheme() != "https" {
+            add(
+                &key("url"),
+                "a remote server would be reached without encryption",
+                "Use https, or set remote = false for a server in the home.",
+            );
+        }
+        if endpoint.wire == Wire::Anthropic && endpoint.remote && endpoint.api_key.is_none() {
+            add(&key("api_key"), "this server needs a key", "Name the file or credential that holds it.");
+        }
+        let known_remote = ["api.openai.com", "api.anthropic.com", "openrouter.ai", "ollama.com"];
+        if !endpoint.remote && endpoint.url.host_str().is_some_and(|h| known_remote.contains(&h)) {
+            add(&key("remote"), "this server is not in the home", "Set remote = true.");
+        }
+        if endpoint.context_tokens.is_some_and(|context| endpoint.max_tokens >= context) {
+            add(
+                &key("max_tokens"),
+                "an answer could be larger than the context",
+                "Lower it, or raise context_tokens.",
+            );
+        }
+    }
+
+    for (i, root) in settings.roots.iter().enumerate() {
+        let key = format!("tools.root.{}.path", i + 1);
+        let private = [state.as_path(), &settings.paths.marker, key_file];
+        let config = settings.file();
+        if private.into_iter().chain(config).any(|p| within(p, &root.path)) || within(&root.path, state) {
+            add(
+                &key,
+                "the folder holds the store, its key or this configuration",
+                "Choose a narrower folder.",
+            );
+        }
+    }
+
+    if settings.shell.enabled {
+        if settings.shell.commands.is_empty() {
+            add(
+                "tools.shell.enabled",
+                "no program may be run",
+                "List some in tools.shell.commands, or disable the tool.",
+            );
+        }
+        let held = settings.agent.capabilities.iter().any(|s: &Scope| s.base() == "shell.exec");
+        if !held {
+            add(
+                "tools.shell.enabled",
+                "the agent may not use it",
+                "Add \"shell.exec\" to agent.capabilities, or disable the tool.",
+            );
+        }
+    }
+    let fetch = &settings.fetch;
+    if fetch.total_s < fetch.first_byte_s || fetch.total_s < fetch.connect_s {
+        add(
+            "tools.fetch.total_s",
+            "the whole is shorter than a part of it",
+            "Raise it above connect_s and first_byte_s.",
+        );
+    }
+    if settings.console.connections < settings.console.connections_per_uid {
+        add(
+            "console.connections_per_uid",
+            "one user may have more connections than all",
+            "Lower it to console.connections.",
+        );
+    }
+    if settings.console.owner_uid == Some(OVERFLOW_UID) {
+        add(
+            "console.owner_uid",
+            "65534 stands for any user that the kernel cannot name",
+            "Use the id of a real user.",
+        );
+    }
+    found
+}
+
+/// True when `inner` is `outer` or lies below it, by whole path segments.
+fn within(inner: &Path, outer: &Path) -> bool {
+    inner.starts_with(outer)
+}
