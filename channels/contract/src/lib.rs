@@ -10,6 +10,8 @@
 
 use std::pin::Pin;
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod control;
 pub mod gateway;
 pub mod inbound;
