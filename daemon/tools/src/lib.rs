@@ -12,6 +12,7 @@ pub mod fs;
 pub mod memory;
 pub mod port;
 pub mod registry;
+pub mod shell;
 pub mod text;
 pub mod time;
 pub mod tool;

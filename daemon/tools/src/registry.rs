@@ -10,6 +10,7 @@ use crate::context::ToolContext;
 use crate::fs::{self, Roots};
 use crate::memory::{Forget, Memory, Read, Write};
 use crate::port::{Clock, MemoryPort};
+use crate::shell::{Exec, Shell};
 use crate::time::Now;
 use crate::tool::{Adapter, Tool, Typed};
 
@@ -24,6 +25,7 @@ pub struct Builder {
     clock: Option<Arc<dyn Clock>>,
     memory: Option<Arc<dyn MemoryPort>>,
     roots: Option<Arc<Roots>>,
+    shell: Option<Shell>,
     extra: Vec<Arc<dyn Tool>>,
 }
 
@@ -43,6 +45,12 @@ impl Builder {
     /// Adds the file tools, when there is a root.
     pub fn roots(mut self, roots: Roots) -> Self {
         self.roots = (!roots.is_empty()).then(|| Arc::new(roots));
+        self
+    }
+
+    /// Adds `shell.exec`.
+    pub fn shell(mut self, shell: Shell) -> Self {
+        self.shell = Some(shell);
         self
     }
 
@@ -70,6 +78,9 @@ impl Builder {
             add(&mut tools, fs::Metadata(roots.clone()));
             add(&mut tools, fs::Write(roots.clone()));
             add(&mut tools, fs::Delete(roots));
+        }
+        if let Some(shell) = self.shell {
+            add(&mut tools, Exec(shell));
         }
         tools.extend(self.extra);
         Registry { tools }

@@ -21,8 +21,13 @@ pub fn cap(text: &str, max: usize) -> (String, bool) {
 }
 
 /// The sentence between head and tail.
-pub(crate) fn mark(bytes: usize) -> String {
+pub(crate) fn mark(bytes: impl std::fmt::Display) -> String {
     format!("\n[... {bytes} bytes left out ...]\n")
+}
+
+/// Text without control characters other than line ends and tabs.
+pub(crate) fn readable(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control() || "\n\t".contains(*c)).collect()
 }
 
 /// The beginning of `text`, at most `max` bytes, with dots when it was cut and

@@ -99,7 +99,7 @@ fn head_and_tail(file: &std::fs::File, size: u64) -> std::io::Result<Option<(Str
     }
     if head.len() <= RESULT_MAX {
         let size = head.len() as u64;
-        return Ok(Some((readable(&head), size)));
+        return Ok(Some((text::readable(&head), size)));
     }
     let size = size.max(head.len() as u64);
     let room = RESULT_MAX - 64;
@@ -109,12 +109,7 @@ fn head_and_tail(file: &std::fs::File, size: u64) -> std::io::Result<Option<(Str
     let read = file.read_at(&mut tail, start)?;
     tail.truncate(read);
     let left_out = size as usize - head.len() - tail.len();
-    Ok(Some((format!("{}{}{}", readable(&head), text::mark(left_out), readable(&tail)), size)))
-}
-
-/// Text without control characters other than line ends and tabs.
-fn readable(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control() || "\n\t".contains(*c)).collect()
+    Ok(Some((format!("{}{}{}", text::readable(&head), text::mark(left_out), text::readable(&tail)), size)))
 }
 
 /// `fs.list`
