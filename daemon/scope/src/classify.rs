@@ -9,8 +9,8 @@ use std::time::Duration;
 pub use http::Http;
 pub use network::{Interface, InterfaceKind, Network};
 
-use crate::origin::Origin;
 use crate::TrustTier;
+use crate::origin::Origin;
 
 /// How long a PIN or passkey check counts as fresh.
 pub const STEP_UP_MAX: Duration = Duration::from_secs(300);

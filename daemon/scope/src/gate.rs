@@ -76,21 +76,22 @@ pub enum Decision {
 /// fn twice(grant: Grant) -> usize { run(grant) + run(grant) }
 /// ```
 ///
-/// nor on a copy of it,
+/// nor on a copy of it, nor on one that it read from somewhere (these are the
+/// traits that would allow it, and types that have them)
+///
+/// ```
+/// fn needs_clone<T: Clone>() {}
+/// fn needs_default<T: Default>() {}
+/// fn needs_deserialize<T: serde::de::DeserializeOwned>() {}
+/// needs_clone::<hearth_scope::Scope>();
+/// needs_default::<hearth_scope::CapabilitySet>();
+/// needs_deserialize::<hearth_scope::Scope>();
+/// ```
 ///
 /// ```compile_fail,E0277
 /// fn needs_clone<T: Clone>() {}
 /// needs_clone::<hearth_scope::Grant>();
 /// ```
-///
-/// nor on one that it made itself,
-///
-/// ```compile_fail,E0451
-/// use hearth_scope::{CallId, Grant, ToolName};
-/// fn forge(tool: ToolName) -> Grant { Grant { tool, call: CallId(1), scopes: vec![] } }
-/// ```
-///
-/// nor on one that it read from somewhere.
 ///
 /// ```compile_fail,E0277
 /// fn needs_default<T: Default>() {}
@@ -100,6 +101,13 @@ pub enum Decision {
 /// ```compile_fail,E0277
 /// fn needs_deserialize<T: serde::de::DeserializeOwned>() {}
 /// needs_deserialize::<hearth_scope::Grant>();
+/// ```
+///
+/// nor on one that it made itself,
+///
+/// ```compile_fail,E0451
+/// use hearth_scope::{CallId, Grant, ToolName};
+/// fn forge(tool: ToolName) -> Grant { Grant { tool, call: CallId(1), scopes: vec![] } }
 /// ```
 ///
 /// The set that it was checked against cannot be made up either:
@@ -144,11 +152,7 @@ impl Effective {
         }
         match need.scopes.iter().find(|s| !self.set().grants(s)) {
             Some(scope) => Decision::Denied { scope: scope.clone() },
-            None => Decision::Grant(Grant {
-                tool: tool.clone(),
-                call,
-                scopes: need.scopes.clone(),
-            }),
+            None => Decision::Grant(Grant { tool: tool.clone(), call, scopes: need.scopes.clone() }),
         }
     }
 }

@@ -140,23 +140,15 @@ impl Origin {
         use TrustTier::{Kernel, SemiTrusted, Trusted, Untrusted};
         let (tier, may_approve, content, event_only) = match self {
             Self::Internal => (Kernel, false, Content::House, false),
-            Self::Console { .. } | Self::Loopback { owner: true } => {
-                (Trusted, true, Content::Sender, false)
-            }
-            Self::Neighbour { device: Some(_), fresh, .. } => {
-                (SemiTrusted, *fresh, Content::Sender, false)
-            }
+            Self::Console { .. } | Self::Loopback { owner: true } => (Trusted, true, Content::Sender, false),
+            Self::Neighbour { device: Some(_), fresh, .. } => (SemiTrusted, *fresh, Content::Sender, false),
             Self::Telegram { forwarded: true, .. } => (SemiTrusted, false, Content::Outside, false),
             Self::Telegram { button, .. } => (SemiTrusted, *button, Content::Sender, false),
             Self::MqttCommand { .. } => (SemiTrusted, false, Content::Sender, false),
             Self::MqttValue { .. } => (Untrusted, false, Content::House, true),
-            Self::MqttText { .. } | Self::Webhook { .. } => {
-                (Untrusted, false, Content::Outside, true)
-            }
+            Self::MqttText { .. } | Self::Webhook { .. } => (Untrusted, false, Content::Outside, true),
             Self::Scheduled { tainted: true, .. } => (Untrusted, false, Content::Outside, false),
-            Self::Scheduled { creator, .. } => {
-                ((*creator).min(Trusted), false, Content::Sender, false)
-            }
+            Self::Scheduled { creator, .. } => ((*creator).min(Trusted), false, Content::Sender, false),
             Self::Loopback { owner: false }
             | Self::Neighbour { device: None, .. }
             | Self::Distant { .. }

@@ -25,7 +25,8 @@ pub(crate) fn canonical(form: Form, text: &str) -> Result<String, &'static str> 
     if text.trim() != text {
         return Err("it starts or ends with white space");
     }
-    if text.split('/').any(|segment| segment == "..") {
+    // In a URL this is checked where its path is known.
+    if form != Form::Url && text.split('/').any(|segment| segment == "..") {
         return Err("it holds a \"..\" segment");
     }
     let canonical = match form {

@@ -22,9 +22,20 @@ const EXPECTED: &str = "fs.read fs.write fs.delete fs.metadata net.fetch net.pos
 
 /// Names that are set aside and must not parse.
 const RESERVED: &[&str] = &[
-    "agent.spawn", "agent.terminate", "system.shutdown", "system.notify", "system.clipboard_read",
-    "system.clipboard_write", "display.window_focus", "display.window_close", "display.screenshot",
-    "federation.discover", "federation.call", "federation.accept", "audit.write", "graph.read",
+    "agent.spawn",
+    "agent.terminate",
+    "system.shutdown",
+    "system.notify",
+    "system.clipboard_read",
+    "system.clipboard_write",
+    "display.window_focus",
+    "display.window_close",
+    "display.screenshot",
+    "federation.discover",
+    "federation.call",
+    "federation.accept",
+    "audit.write",
+    "graph.read",
 ];
 
 /// Held qualifiers of one form: some that narrow, then some that do not.
@@ -51,7 +62,9 @@ fn left(held: &str, tier: TrustTier) -> String {
 }
 
 fn render() -> String {
-    let mut out = "# What is left of a held scope under each tier's ceiling: all of it, part of it, or nothing (-).\n".to_owned();
+    let mut out =
+        "# What is left of a held scope under each tier's ceiling: all of it, part of it, or nothing (-).\n"
+            .to_owned();
     writeln!(out, "{:<34} kernel trusted semi_trusted untrusted", "# held").unwrap();
     for base in BASES {
         let (narrow, wide) = qualifiers(base.form);
@@ -65,8 +78,12 @@ fn render() -> String {
     let missing = expected.iter().filter(|e| BASES.iter().all(|b| b.name != **e)).copied();
     let extra = BASES.iter().map(|b| b.name).filter(|name| !expected.contains(name));
     let uncovered: Vec<_> = missing.chain(extra).collect();
-    writeln!(out, "# not covered: {}", if uncovered.is_empty() { "none".into() } else { uncovered.join(" ") })
-        .unwrap();
+    writeln!(
+        out,
+        "# not covered: {}",
+        if uncovered.is_empty() { "none".into() } else { uncovered.join(" ") }
+    )
+    .unwrap();
     out
 }
 

@@ -57,9 +57,8 @@ impl Http<'_> {
         };
         let own_origin = match self.single("origin")? {
             Some(origin) => {
-                let known = |scheme| {
-                    origin.strip_prefix(scheme).is_some_and(|o| o.eq_ignore_ascii_case(host))
-                };
+                let known =
+                    |scheme| origin.strip_prefix(scheme).is_some_and(|o| o.eq_ignore_ascii_case(host));
                 if !known("http://") && !known("https://") {
                     return Err(Refused::CrossSite);
                 }

@@ -43,10 +43,8 @@ pub enum InterfaceKind {
 impl Interface {
     /// Container bridges are never opened, whatever the settings name.
     fn open(&self) -> bool {
-        const CONTAINERS: [&str; 8] =
-            ["docker", "br-", "veth", "virbr", "lxc", "lxd", "podman", "cni"];
-        self.kind != InterfaceKind::Unnamed
-            && !CONTAINERS.iter().any(|prefix| self.name.starts_with(prefix))
+        const CONTAINERS: [&str; 8] = ["docker", "br-", "veth", "virbr", "lxc", "lxd", "podman", "cni"];
+        self.kind != InterfaceKind::Unnamed && !CONTAINERS.iter().any(|prefix| self.name.starts_with(prefix))
     }
 }
 
@@ -112,9 +110,7 @@ fn place<'a>(t: &Tcp<'a>, peer: IpAddr) -> Result<(&'a Interface, Option<Reach>)
     let any = |pick: fn(&Interface) -> &Vec<IpAddr>| {
         network.interfaces.iter().any(|i| pick(i).iter().any(|a| a.to_canonical() == peer))
     };
-    let broadcast = |net: &IpNet| {
-        matches!(net, IpNet::V4(n) if n.prefix_len() < 31 && (peer == n.broadcast() || peer == n.network()))
-    };
+    let broadcast = |net: &IpNet| matches!(net, IpNet::V4(n) if n.prefix_len() < 31 && (peer == n.broadcast() || peer == n.network()));
     if interface.on_link.iter().any(broadcast) {
         return Err(Refused::NotAPeer);
     }

@@ -57,8 +57,7 @@ pub(super) fn segments_contain<'a>(
             }
         } else {
             for n in (0..needed.len()).rev() {
-                reach[n + 1] =
-                    reach[n] && needed[n] != DEEP && glob_contains(pattern, needed[n]);
+                reach[n + 1] = reach[n] && needed[n] != DEEP && glob_contains(pattern, needed[n]);
             }
             reach[0] = false;
         }

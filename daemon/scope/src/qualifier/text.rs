@@ -21,9 +21,7 @@ pub(super) fn glob_contains(held: &str, needed: &str) -> bool {
         return held == needed;
     };
     let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
-    let Some(mut text) =
-        needed.strip_prefix(prefix).and_then(|text| text.strip_suffix(suffix))
-    else {
+    let Some(mut text) = needed.strip_prefix(prefix).and_then(|text| text.strip_suffix(suffix)) else {
         return false;
     };
     middle.split('*').all(|piece| match text.find(piece) {
@@ -66,9 +64,7 @@ pub(super) fn commands_in_both(a: &str, b: &str) -> String {
 
 /// One or two segments of letters, digits and `_ . - *`.
 pub(super) fn canonical_pair(text: &str) -> Result<String, &'static str> {
-    let word = |s: &str| {
-        !s.is_empty() && s.chars().all(|c| c.is_alphanumeric() || "_.-*".contains(c))
-    };
+    let word = |s: &str| !s.is_empty() && s.chars().all(|c| c.is_alphanumeric() || "_.-*".contains(c));
     let text = collapse_stars(text);
     if text.split('/').count() > 2 || !text.split('/').all(word) {
         return Err("expected \"group\" or \"group/member\" of letters, digits, \"_\", \".\", \"-\", \"*\"");

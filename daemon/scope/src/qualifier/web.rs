@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use url::{Host, Url};
 
 /// `scheme://host[:port]/path[?query]`, lower-case host in ASCII, no default
-/// port, no trailing slash, no fragment (it is never sent).
+/// port, no trailing slashes, no fragment (it is never sent).
 pub(super) fn canonical_url(text: &str) -> Result<String, &'static str> {
     if text.contains(|c: char| c.is_whitespace() || c == '\\') {
         return Err("a URL must not hold white space or backslashes");
@@ -35,8 +35,7 @@ pub(super) fn canonical_url(text: &str) -> Result<String, &'static str> {
     if let Some(port) = url.port() {
         out.push_str(&format!(":{port}"));
     }
-    let path = canonical_path(url.path())?;
-    out.push_str(path.strip_suffix('/').unwrap_or(&path));
+    out.push_str(canonical_path(url.path())?.trim_end_matches('/'));
     if let Some(query) = url.query().filter(|query| !query.is_empty()) {
         out.push('?');
         out.push_str(query);
@@ -49,8 +48,7 @@ pub(super) fn url_contains(held: &str, needed: &str) -> bool {
     // Canonical texts: after the whole prefix only "/" or "?" can start something
     // that still belongs to the same host and the same segment.
     needed == held
-        || (!held.contains('?')
-            && needed.strip_prefix(held).is_some_and(|rest| rest.starts_with(['/', '?'])))
+        || (!held.contains('?') && needed.strip_prefix(held).is_some_and(|rest| rest.starts_with(['/', '?'])))
 }
 
 /// A host name in ASCII, optionally after `*.`.
@@ -75,9 +73,9 @@ pub(super) fn canonical_domain(text: &str) -> Result<String, &'static str> {
 /// `*.a` stands for every name below `a`, not for `a`.
 pub(super) fn domain_contains(held: &str, needed: &str) -> bool {
     held == needed
-        || held.strip_prefix('*').is_some_and(|suffix| {
-            needed.strip_prefix("*.").unwrap_or(needed).ends_with(suffix)
-        })
+        || held
+            .strip_prefix('*')
+            .is_some_and(|suffix| needed.strip_prefix("*.").unwrap_or(needed).ends_with(suffix))
 }
 
 fn check_labels(name: &str) -> Result<(), &'static str> {
@@ -106,9 +104,9 @@ fn canonical_path(path: &str) -> Result<Cow<'_, str>, &'static str> {
         let code = code.filter(|_| !piece.starts_with('+')).ok_or("a stray \"%\" in the path")?;
         let byte = char::from(code);
         let tail = &piece[2..];
-        let twice = tail.get(..2).is_some_and(|t| {
-            matches!(t.to_ascii_lowercase().as_str(), "2e" | "2f" | "5c" | "25" | "00")
-        });
+        let twice = tail
+            .get(..2)
+            .is_some_and(|t| matches!(t.to_ascii_lowercase().as_str(), "2e" | "2f" | "5c" | "25" | "00"));
         if byte.is_ascii_control() || matches!(byte, '/' | '\\') || (byte == '%' && twice) {
             return Err("the path encodes a separator, a control character, or an encoding");
         }

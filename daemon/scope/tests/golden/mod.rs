@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Compares `actual` with the golden file `name`.
-pub fn check(name: &str, actual: &str) {
+pub(crate) fn check(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name);
     if std::env::var_os("UPDATE").is_some_and(|v| v == "1") {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
