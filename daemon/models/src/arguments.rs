@@ -33,3 +33,6 @@ pub(crate) fn parse_text(text: &str) -> Result<Map<String, Value>, String> {
 pub(crate) fn shorten(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }
+
+#[cfg(test)]
+mod tests;

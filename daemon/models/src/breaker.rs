@@ -64,3 +64,6 @@ impl Breaker {
         self.open_until
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -216,3 +216,6 @@ pub fn remedy(provider: &Provider, failure: &ModelFailure) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,3 +44,6 @@ impl Names {
 fn flat(dotted: &str) -> String {
     dotted.replace('.', "_")
 }
+
+#[cfg(test)]
+mod tests;

@@ -155,3 +155,6 @@ impl Provider {
         EndpointPolicy { base: self.endpoint.clone(), connect: self.timeouts.connect, headers }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,3 +100,6 @@ fn message(message: &ChatMessage) -> u64 {
 fn tokens(bytes: usize) -> u64 {
     (bytes as u64).div_ceil(3)
 }
+
+#[cfg(test)]
+mod tests;

@@ -330,3 +330,6 @@ impl Scan {
         Some(Piece::Call { name, arguments })
     }
 }
+
+#[cfg(test)]
+mod tests;

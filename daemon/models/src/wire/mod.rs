@@ -151,14 +151,20 @@ impl Decoder {
 
     fn end(&mut self, reason: &str) -> Vec<ModelEvent> {
         if !self.sink.ended() {
+            // A last line that is no whole JSON was cut: it counts for nothing.
             let rest = self.lines.rest();
             match std::mem::replace(&mut self.form, Form::Stream) {
                 Form::Whole(all) => {
-                    if let Some(value) = parse(&all, &mut self.sink) {
+                    if let Some(value) = object(&all) {
                         self.state.whole(&value, &mut self.sink);
                     }
                 }
-                _ => self.state.line(&rest, &mut self.sink),
+                _ if object(rest.trim_ascii()).or(sse_data(&rest).and_then(object)).is_some()
+                    || rest.ends_with(b"[DONE]") =>
+                {
+                    self.state.line(&rest, &mut self.sink);
+                }
+                _ => {}
             }
             self.state.end(&mut self.sink);
         }
@@ -220,15 +226,17 @@ fn sse_data(line: &[u8]) -> Option<&[u8]> {
 
 /// Bytes that are no UTF-8 become replacement characters: one bad letter does
 /// not cost the answer.
+fn object(bytes: &[u8]) -> Option<Value> {
+    serde_json::from_str(&String::from_utf8_lossy(bytes)).ok().filter(Value::is_object)
+}
+
 fn parse(bytes: &[u8], sink: &mut Sink) -> Option<Value> {
-    match serde_json::from_str(&String::from_utf8_lossy(bytes)) {
-        Ok(value @ Value::Object(_)) => Some(value),
-        _ => {
-            let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(120)]);
-            sink.fail(ModelFailure::Malformed(format!("not JSON: {}", shorten(&shown, 100))));
-            None
-        }
+    let value = object(bytes);
+    if value.is_none() {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(120)]);
+        sink.fail(ModelFailure::Malformed(format!("not JSON: {}", shorten(&shown, 100))));
     }
+    value
 }
 
 /// A text field, where there is one.
