@@ -82,15 +82,12 @@ impl CapabilitySet {
     /// not displace qualified ones: a ceiling may keep only these.
     fn drop_contained(&mut self) {
         let all = self.0.clone();
-        let mut at = 0;
+        // Canonical forms that contain each other are equal, and duplicates are gone.
         self.0.retain(|entry| {
-            let me = at;
-            at += 1;
-            !all.iter().enumerate().any(|(i, other)| {
-                i != me
+            !all.iter().any(|other| {
+                other != entry
                     && other.0.iter().all(|scope| scope.qualifier().is_some())
                     && entry.within(other)
-                    && (i < me || !other.within(entry))
             })
         });
     }
@@ -187,9 +184,8 @@ impl TryFrom<Vec<Wire>> for CapabilitySet {
         let entry = |wire| match wire {
             Wire::One(scope) => Ok(Entry(vec![scope])),
             Wire::All(scopes) => {
-                let same_base = scopes.windows(2).all(|pair| pair[0].base() == pair[1].base());
-                if scopes.is_empty() || scopes.len() > CONDITIONS_MAX || !same_base {
-                    return Err("a joint entry has 1 to 8 scopes of one base");
+                if scopes.is_empty() || scopes.len() > CONDITIONS_MAX {
+                    return Err("a joint entry has 1 to 8 scopes");
                 }
                 let mut met = Entry(vec![scopes[0].clone()]);
                 for scope in scopes {

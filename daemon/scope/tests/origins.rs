@@ -12,7 +12,7 @@ use hearth_scope::classify::{
     Http, Listener, Mqtt, Network, Payload, Proof, STEP_UP_MAX, Socket, Tcp, Telegram, Update,
 };
 use hearth_scope::origin::{Content, KernelClaimed};
-use hearth_scope::{ConnectionFacts, Origin, TrustTier, Verdict, classify};
+use hearth_scope::{ConnectionFacts, Origin, Refused, TrustTier, Verdict, classify};
 use home::{HOSTS, network};
 use proptest::prelude::*;
 
@@ -162,6 +162,10 @@ const NETWORK_ROWS: &[&str] = &[
     "lan wg0 10.9.0.7 paired-cookie+pin<5min",
     "lan wg0 10.0.0.77 paired-cookie",
     "lan tailscale0 100.64.3.3 paired-cookie",
+    "lan eth1 100.64.9.3 paired-cookie",
+    "lan eth1 64:ff9b::a00:4d paired-cookie",
+    "lan eth1 2002:a00:1::5 paired-cookie",
+    "lan eth1 2001:0:5::5 paired-cookie",
     "lan ppp0 203.0.113.9 paired-cookie",
     "lan ppp0 2a00:1450::5 paired-cookie",
 ];
@@ -315,7 +319,11 @@ fn one_account_for_owner_and_daemon() {
     };
     assert_eq!(peer(1000, 1000).tier(), Some(TrustTier::Trusted));
     assert_eq!(peer(1000, 1001).tier(), None);
-    assert_eq!(peer(65534, 65534).tier(), None);
+    assert_eq!(peer(65534, 65534), Verdict::Refuse(Refused::UnmappedUser));
+    assert_eq!(peer(u32::MAX, u32::MAX), Verdict::Refuse(Refused::UnmappedUser));
+    // A daemon that runs as root takes no orders from its own children.
+    let root = Socket { peer: 0, owner: 1000, daemon: 0, overflow: 65534 };
+    assert_eq!(classify(&ConnectionFacts::Socket(root)), Verdict::Refuse(Refused::OwnProcess));
 }
 
 #[test]
@@ -346,6 +354,16 @@ const FORWARDING: &[&str] = &[
     "X-Original-Forwarded-For",
     "X-Cluster-Client-IP",
 ];
+
+#[test]
+fn any_forwarding_header_voids_the_owner_cookie() {
+    let network = network();
+    for name in FORWARDING {
+        let head = ("GET", &[GOOD_HOST, (*name, "127.0.0.1")][..]);
+        let verdict = tcp(&network, Listener::Loopback, None, "127.0.0.1", head, Proof::OwnerCookie);
+        assert_eq!(verdict, Verdict::Accept(Origin::Forwarded), "{name}");
+    }
+}
 
 fn address() -> impl Strategy<Value = IpAddr> {
     const KNOWN: [&str; 6] = ["10.0.0.77", "10.0.0.1", "127.0.0.1", "::1", "10.9.0.7", "fe80::aaaa"];

@@ -93,7 +93,7 @@ fn canonical_peer(t: &Tcp<'_>) -> Result<IpAddr, Refused> {
         return Err(Refused::NotAPeer);
     }
     let link_local = matches!(peer, IpAddr::V6(a) if a.is_unicast_link_local());
-    if link_local && (t.scope.is_none() || t.scope != t.interface) {
+    if link_local && t.scope != t.interface {
         return Err(Refused::Unattributed);
     }
     Ok(peer)

@@ -100,8 +100,9 @@ fn canonical_path(path: &str) -> Result<Cow<'_, str>, &'static str> {
     let mut pieces = path.split('%');
     let mut out = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
+        // A sign in place of the first digit gives a control character: refused below.
         let code = piece.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        let code = code.filter(|_| !piece.starts_with('+')).ok_or("a stray \"%\" in the path")?;
+        let code = code.ok_or("a stray \"%\" in the path")?;
         let byte = char::from(code);
         let tail = &piece[2..];
         let twice = tail

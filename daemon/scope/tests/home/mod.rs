@@ -24,6 +24,14 @@ pub(crate) fn network() -> Network {
             interface("docker0", InterfaceKind::Lan, &["172.17.0.0/16"], &["172.17.0.1"], &[]),
             interface("wg0", InterfaceKind::Vpn, &["10.9.0.0/24"], &["10.9.0.1"], &[]),
             interface("tailscale0", InterfaceKind::Vpn, &["100.64.0.0/10"], &["100.64.0.2"], &[]),
+            // A provider's own network, and prefixes that only wrap others.
+            interface(
+                "eth1",
+                InterfaceKind::Lan,
+                &["100.64.9.0/24", "64:ff9b::/96", "2002:a00:1::/48", "2001:0:5::/48"],
+                &["100.64.9.2"],
+                &[],
+            ),
             // A line to a provider: everything is "on link" there.
             interface("ppp0", InterfaceKind::Lan, &["0.0.0.0/0", "::/0"], &["203.0.113.8"], &[]),
         ],
