@@ -65,13 +65,9 @@ finish() {
   local pid
   # The daemon first, so that it ends its turns while the model still answers.
   for pid in $daemon_pid $model_pid; do
-    kill -TERM "$pid" 2>/dev/null || true
-    # A deadline for the wait; it is ended when the wait is over.
-    ( sleep 10; kill -KILL "$pid" 2>/dev/null ) 8>&- 9>&- >/dev/null 2>&1 &
-    local guard=$!
-    wait "$pid" 2>/dev/null || true
-    kill "$guard" 2>/dev/null || true
-    wait "$guard" 2>/dev/null || true
+    kill -TERM "$pid" 2>/dev/null || continue
+    for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || continue 2; sleep 0.1; done
+    kill -KILL "$pid" 2>/dev/null || true
   done
   rm -f "$run"/*.pid "$run/alive"
 }

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Ask the packaged model the questions of the table below and say which rows hold.
 
-    check.py [--url http://127.0.0.1:PORT]
+    check.py [--url http://127.0.0.1:PORT] [--verbose] [--tokens]
 
 Without --url the server is started with `serve.py` and this interpreter, and ended afterwards.
 Rows assert which tool is called with which copied words, or that plain text comes back; never
 whole sentences, which a small model words as it likes. The exit status is 0 when all rows hold.
+With --tokens no question is asked: the two prompt sizes are printed as `name value unit`.
 """
 
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -21,34 +23,25 @@ HERE = pathlib.Path(__file__).resolve().parent
 SYSTEM = (HERE.parents[1] / "daemon/hearth/src/system.txt").read_text(encoding="utf-8").strip()
 
 
-def tool(name, about, required="", optional=""):
-    """One function as the wire format wants it: every argument is a string unless said otherwise."""
-    kinds = {"limit": {"type": "integer"}, "command": {"type": "array", "items": {"type": "string"}}}
-    names = required.split() + optional.split()
-    schema = {
-        "type": "object",
-        "properties": {key: kinds.get(key, {"type": "string"}) for key in names},
-        "required": required.split(),
-        "additionalProperties": False,
-    }
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+def functions():
+    """The built-in tools as the daemon sends them, read from where they are declared."""
+    found = []
+    for source in sorted((HERE.parents[1] / "daemon/tools/src").rglob("*.rs")):
+        if source.name in ("tests.rs", "testing.rs"):
+            continue
+        text = source.read_text(encoding="utf-8")
+        shared = dict(re.findall(r'const (\w+): &str = r#"(.*?)"#;', text))
+        for name, about, quoted, constant in re.findall(
+                r'name: "([a-z.]+)",.*?description: "(.*?)",\s+schema: (?:r#"(.*?)"#|(\w+)),', text, re.S):
+            schema = json.loads(quoted or shared[constant])
+            found.append({"type": "function", "function": {
+                "name": name.replace(".", "_"), "description": about, "parameters": schema}})
+    if len(found) < 13:
+        sys.exit(f"check.py: only {len(found)} tools found in daemon/tools")
+    return sorted(found, key=lambda entry: entry["function"]["name"])
 
 
-TOOLS = [
-    tool("audit_read", "Read the record of what was done.", optional="kind limit"),
-    tool("config_read", "Read one setting.", "key"),
-    tool("fs_delete", "Delete a file.", "path"),
-    tool("fs_list", "List a folder.", "path"),
-    tool("fs_metadata", "Size and date of a file.", "path"),
-    tool("fs_read", "Read a text file.", "path"),
-    tool("fs_write", "Write a text file.", "path text"),
-    tool("memory_forget", "Forget a note.", "id"),
-    tool("memory_read", "Search the person's notes.", "query"),
-    tool("memory_write", "Keep a note.", "text", "topic"),
-    tool("net_fetch", "Fetch a web page as text.", "url"),
-    tool("shell_exec", "Run a program.", "command"),
-    tool("time_now", "The date and time.", optional="zone"),
-]
+TOOLS = functions()
 
 
 def only(*names):
@@ -92,7 +85,11 @@ def says(*words):
 
 
 DEFAULT = [entry for entry in TOOLS if entry["function"]["name"] != "shell_exec"]
-NOTE = {"entries": [{"id": "9QX4", "text": "The boiler was serviced in March."}]}
+KEPT = {"id": "01KBD7Q3M9V5", "remembered": True}
+NOTE = {"entries": [{"age": "2 days ago", "id": "01KBD7Q3M9V5", "label": "household", "score": 1.4, "source": "console",
+                     "text": "the boiler was serviced in March.", "topic": None}], "label": "household"}
+CLOCK = {"local": "2026-12-01 17:42:05", "synchronised": True, "utc": "2026-12-01T16:42:05Z", "weekday": "Tuesday",
+         "zone": "Europe/Berlin"}
 
 # name, offered functions, messages after the system text, what must hold
 ROWS = [
@@ -101,26 +98,26 @@ ROWS = [
     ("greeting is text, no functions", [], [user("hello")], says()),
     ("time", TOOLS, [user("What time is it?")], calls("time_now")),
     ("time, few functions", only("time_now", "memory_read"), [user("What time is it?")], calls("time_now")),
-    ("time is said", TOOLS, [user("What time is it?")] + called("time_now", {}, {"local": "2026-12-01 17:42:05", "weekday": "Tuesday"}), says("17:42")),
+    ("time is said", TOOLS, [user("What time is it?")] + called("time_now", {}, CLOCK), says("17:42")),
     ("recall", TOOLS, [user("What did I tell you about the boiler?")], calls("memory_read", "boiler")),
     ("recall, without shell", DEFAULT, [user("What did I tell you about the boiler?")], calls("memory_read", "boiler")),
     ("recall is said", TOOLS, [user("What did I tell you about the boiler?")] + called("memory_read", {"query": "boiler"}, NOTE), says("boiler", "march")),
     ("remember", TOOLS, [user("Remember that the boiler was serviced in March.")], calls("memory_write", "boiler", "March")),
-    ("remember is said", TOOLS, [user("Remember that the boiler was serviced in March.")] + called("memory_write", {"text": "The boiler was serviced in March."}, {"remembered": True, "id": "9QX4"}), says("boiler")),
+    ("remember is said", TOOLS, [user("Remember that the boiler was serviced in March.")] + called("memory_write", {"text": "The boiler was serviced in March."}, KEPT), says("boiler")),
     ("list", TOOLS, [user("List the files in notes.")], calls("fs_list", "notes")),
-    ("list is said", TOOLS, [user("List the files in notes.")] + called("fs_list", {"path": "notes"}, {"entries": ["shopping.txt", "todo.txt"]}), says("shopping.txt")),
+    ("list is said", TOOLS, [user("List the files in notes.")] + called("fs_list", {"path": "notes"}, {"entries": ["shopping.txt (11 bytes)", "todo.txt (4 bytes)"], "label": "household", "path": "notes"}), says("shopping.txt")),
     ("read", TOOLS, [user("Read the file notes/shopping.txt")], calls("fs_read", "notes/shopping.txt")),
-    ("read is said", TOOLS, [user("Read the file notes/shopping.txt")] + called("fs_read", {"path": "notes/shopping.txt"}, {"text": "milk, bread"}), says("milk")),
+    ("read is said", TOOLS, [user("Read the file notes/shopping.txt")] + called("fs_read", {"path": "notes/shopping.txt"}, {"label": "household", "path": "notes/shopping.txt", "size": 11, "source": "file", "text": "milk, bread"}), says("milk")),
     ("write", TOOLS, [user("Write milk to the file notes/buy.txt")], calls("fs_write", "notes/buy.txt", "milk")),
     ("fetch", TOOLS, [user("Fetch https://hearth.example/news")], calls("net_fetch", "https://hearth.example/news")),
     ("command", TOOLS, [user("Run rm -rf ~")], calls("shell_exec", "rm", "-rf")),
     ("refusal is said", TOOLS, [user("Run rm -rf ~")] + called("shell_exec", {"command": ["rm", "-rf", "~"]}, {"error": "denied: shell:exec is not allowed for this conversation"}), says()),
     ("second question", TOOLS,
-     [user("What time is it?")] + called("time_now", {}, {"local": "2026-12-01 17:42:05", "weekday": "Tuesday"})
+     [user("What time is it?")] + called("time_now", {}, CLOCK)
      + [{"role": "assistant", "content": "It is 17:42."}, user("What did I tell you about the boiler?")],
      calls("memory_read", "boiler")),
     ("remember, then recall", TOOLS,
-     [user("Remember that the boiler was serviced in March.")] + called("memory_write", {"text": "The boiler was serviced in March."}, {"remembered": True, "id": "9QX4"})
+     [user("Remember that the boiler was serviced in March.")] + called("memory_write", {"text": "The boiler was serviced in March."}, KEPT)
      + [{"role": "assistant", "content": "I will remember that."}, user("What did I tell you about the boiler?")],
      calls("memory_read", "boiler")),
 ]
@@ -175,7 +172,7 @@ def prefix_is_reused(url):
     first = [user("What time is it?")]
     reply = ask(url, TOOLS, first)
     asked = reply["usage"]["prompt_tokens"]
-    follow = first + called("time_now", {}, {"local": "2026-12-01 17:42:05", "weekday": "Tuesday"})
+    follow = first + called("time_now", {}, CLOCK)
     second = ask(url, TOOLS, follow)
     fresh = second["usage"]["prompt_tokens"] - asked
     return second["timings"]["prompt_n"] <= fresh + 32, f"{second['timings']['prompt_n']} read, {fresh} new"
@@ -184,6 +181,7 @@ def prefix_is_reused(url):
 def main():
     options = argparse.ArgumentParser(description="Check the packaged model with Hearth's own functions.")
     options.add_argument("--url", help="a server that already runs")
+    options.add_argument("--tokens", action="store_true", help="print the sizes of the prompt only")
     options.add_argument("--verbose", action="store_true", help="print every reply")
     chosen = options.parse_args()
     server = None
@@ -199,6 +197,11 @@ def main():
     failed = 0
     begun = time.monotonic()
     try:
+        if chosen.tokens:
+            text = SYSTEM + "".join("\n" + json.dumps(entry["function"], separators=(",", ":")) for entry in DEFAULT)
+            print(f"system_and_tools {count(url, text)} tokens")
+            print(f"system_tools_and_examples {tokens(url, DEFAULT)} tokens")
+            return
         for name, tools, messages, holds in ROWS:
             reply = ask(url, tools, messages)
             good = holds(reply)
@@ -208,9 +211,6 @@ def main():
         good, detail = prefix_is_reused(url)
         failed += not good
         print(f"{'pass' if good else 'FAIL'}  prefix is reused: {detail}")
-        text = SYSTEM + "".join("\n" + json.dumps(entry["function"], separators=(",", ":")) for entry in DEFAULT)
-        print(f"system_and_tools {count(url, text)} tokens")
-        print(f"system_tools_and_examples {tokens(url, DEFAULT)} tokens")
         print(f"seconds {time.monotonic() - begun:.0f}")
     finally:
         if server:
