@@ -1,0 +1,233 @@
+//! The accept loop: who is let in, and how many.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hearth_contract::{Control, Gateway, Refusal, RefusalKind};
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::{self, Shared};
+use crate::frame::{RESPONSE, encode};
+use crate::protocol::FromServer;
+use crate::socket::Listener;
+
+/// The user id that the kernel shows for a user that it cannot map.
+pub const OVERFLOW_UID: u32 = 65_534;
+/// Wait after an accept that failed, for example for lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Whom the console serves, and its limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// The user who is let in besides root. Where the daemon has a user of its
+    /// own, that one is refused: a tool that breaks out must not become the owner.
+    pub owner_uid: u32,
+    /// Connections at once.
+    pub connections: usize,
+    /// Connections of one user at once.
+    pub connections_per_uid: usize,
+    /// Requests under way on one connection.
+    pub requests: usize,
+    /// Time for the rest of a frame once it has begun, and for the first one.
+    pub frame: Duration,
+    /// Silence on a connection that waits for nothing.
+    pub idle: Duration,
+    /// Time in which a client has to take a frame.
+    pub write: Duration,
+    /// Time for the daemon to accept a message or to answer a control request.
+    pub request: Duration,
+    /// Time for turns to end when the daemon stops.
+    pub drain: Duration,
+    /// Largest text of a message, in bytes.
+    pub text_max: usize,
+    /// Cancel the turns of a connection that ends.
+    pub cancel_on_disconnect: bool,
+    /// Name and version of the daemon.
+    pub server: String,
+}
+
+impl Policy {
+    /// The usual limits for this owner.
+    pub fn for_owner(owner_uid: u32) -> Self {
+        Self {
+            owner_uid,
+            connections: 16,
+            connections_per_uid: 4,
+            requests: 8,
+            frame: Duration::from_secs(5),
+            idle: Duration::from_secs(600),
+            write: Duration::from_secs(30),
+            request: Duration::from_secs(60),
+            drain: Duration::from_secs(5),
+            text_max: hearth_contract::inbound::TEXT_MAX,
+            cancel_on_disconnect: true,
+            server: concat!("hearth ", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+
+    /// True for the owner and root; never for a user that the kernel cannot name.
+    pub fn admits(&self, uid: u32) -> bool {
+        uid != OVERFLOW_UID && (uid == self.owner_uid || uid == 0)
+    }
+}
+
+/// Answers on the socket until `shutdown`, then lets running turns end for the
+/// time that the policy gives them.
+pub async fn serve(
+    listener: Listener,
+    gateway: Arc<dyn Gateway>,
+    control: Arc<dyn Control>,
+    policy: Policy,
+    shutdown: CancellationToken,
+) {
+    let doors = Doors::default();
+    let shared = Arc::new(Shared { gateway, control, policy, shutdown: shutdown.clone() });
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(ended) = connections.join_next(), if !connections.is_empty() => report(ended),
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => match doors.admit(&stream, &shared.policy) {
+                    Ok(guest) => {
+                        let shared = shared.clone();
+                        connections.spawn(async move {
+                            // The whole guest moves in: it counts until the end of the task.
+                            let inside = guest;
+                            connection::run(stream, inside.uid, shared).await;
+                            drop(inside);
+                        });
+                    }
+                    Err(refusal) => turn_away(&stream, refusal),
+                },
+                Err(error) => {
+                    log::warn!("the console cannot accept a connection: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    // Nobody new from here on; each connection watches the clock itself.
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        report(ended);
+    }
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        log::error!("a console connection failed: {error}");
+    }
+}
+
+/// Says why, without waiting: the buffer of a new connection is empty.
+fn turn_away(stream: &UnixStream, refusal: Refusal) {
+    log::warn!("console connection refused: {}", refusal.what);
+    if let Ok(frame) = encode(&FromServer::Refused { id: None, refusal }, RESPONSE.bytes) {
+        let _ = stream.try_write(&frame);
+    }
+}
+
+/// Counts who is inside.
+#[derive(Debug, Default, Clone)]
+struct Doors(Arc<Mutex<HashMap<u32, usize>>>);
+
+/// A connection that counts until it is dropped.
+#[derive(Debug)]
+struct Guest {
+    uid: u32,
+    doors: Doors,
+}
+
+impl Doors {
+    /// Decides by the peer's user id as the kernel reports it, before a single
+    /// byte is read.
+    fn admit(&self, stream: &UnixStream, policy: &Policy) -> Result<Guest, Refusal> {
+        let uid = stream.peer_cred().map_err(|_| stranger("a user that the system does not name"))?.uid();
+        self.enter(uid, policy)
+    }
+
+    fn enter(&self, uid: u32, policy: &Policy) -> Result<Guest, Refusal> {
+        if !policy.admits(uid) {
+            return Err(stranger(&format!("user id {uid}")));
+        }
+        let mut inside = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, own) = (inside.values().sum::<usize>(), inside.get(&uid).copied().unwrap_or(0));
+        if all >= policy.connections || own >= policy.connections_per_uid {
+            return Err(Refusal::new(
+                RefusalKind::Busy,
+                format!("{all} console connections are open, {own} of them by this user"),
+                "Close one and try again.",
+            ));
+        }
+        inside.insert(uid, own + 1);
+        Ok(Guest { uid, doors: self.clone() })
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut inside = self.doors.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = inside.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                inside.remove(&self.uid);
+            }
+        }
+    }
+}
+
+fn stranger(who: &str) -> Refusal {
+    Refusal::new(
+        RefusalKind::NotPermitted,
+        format!("the console does not serve {who}"),
+        "Use the owner's account or root; console.owner_uid names the owner.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_owner_and_root_are_admitted() {
+        // owner, peer, admitted
+        let table = [
+            (1000, 1000, true),
+            (1000, 0, true),
+            (1000, 1001, false),
+            // The daemon's own user (say 990) is nobody special.
+            (1000, 990, false),
+            (990, 990, true),
+            (1000, OVERFLOW_UID, false),
+            (OVERFLOW_UID, OVERFLOW_UID, false),
+            (1000, u32::MAX, false),
+            (0, 0, true),
+            (0, 1000, false),
+        ];
+        for (owner, peer, admitted) in table {
+            let policy = Policy::for_owner(owner);
+            assert_eq!(policy.admits(peer), admitted, "owner {owner}, peer {peer}");
+            let entered = Doors::default().enter(peer, &policy).map(|g| g.uid).map_err(|r| r.kind);
+            assert_eq!(entered, if admitted { Ok(peer) } else { Err(RefusalKind::NotPermitted) });
+        }
+    }
+
+    #[test]
+    fn guests_are_counted_until_they_leave() {
+        let (doors, policy) = (Doors::default(), Policy { connections: 5, ..Policy::for_owner(1000) });
+        let mut owners: Vec<_> = (0..4).map(|_| doors.enter(1000, &policy).unwrap()).collect();
+        assert_eq!(doors.enter(1000, &policy).unwrap_err().kind, RefusalKind::Busy);
+        let root = doors.enter(0, &policy).unwrap();
+        assert_eq!(doors.enter(0, &policy).unwrap_err().kind, RefusalKind::Busy);
+        owners.pop();
+        drop(root);
+        assert!(doors.enter(0, &policy).is_ok());
+        owners.push(doors.enter(1000, &policy).unwrap());
+        drop(owners);
+        assert!(doors.0.lock().unwrap().is_empty());
+    }
+}
