@@ -202,6 +202,7 @@ impl Client {
 }
 
 /// What both clients have in common.
+#[expect(clippy::disallowed_methods, reason = "the one place that builds clients")]
 pub(crate) fn builder(connect: Duration) -> reqwest::ClientBuilder {
     tls::install_tls();
     reqwest::Client::builder()
@@ -218,3 +219,6 @@ pub(crate) fn builder(connect: Duration) -> reqwest::ClientBuilder {
 pub(crate) fn text_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     headers.iter().filter_map(|(n, v)| Some((n.as_str().to_owned(), v.to_str().ok()?.to_owned()))).collect()
 }
+
+#[cfg(test)]
+mod tests;

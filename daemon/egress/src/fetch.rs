@@ -139,19 +139,7 @@ impl Fetcher {
             let Some(location) = location else {
                 return read(answer, url, limits.body_bytes).await;
             };
-            let location = location
-                .to_str()
-                .map_err(|_| EgressError::Protocol("a redirect to an unreadable address".into()))?;
-            if location.len() > URL_MAX {
-                return Err(EgressError::Protocol("a redirect to a very long address".into()));
-            }
-            let mut next =
-                url.join(location).map_err(|e| EgressError::BadUrl(format!("in a redirect: {e}")))?;
-            if url.scheme() == "https" && next.scheme() != "https" {
-                return Err(EgressError::Refused("a redirect from https to http".into()));
-            }
-            next.set_fragment(None);
-            url = next;
+            url = follow(&url, location.as_bytes())?;
         }
         Err(EgressError::TooManyRedirects(limits.redirects))
     }
@@ -234,6 +222,19 @@ impl Fetcher {
     }
 }
 
+/// Where a redirect leads; the guard looks at it when it is asked.
+fn follow(from: &Url, location: &[u8]) -> Result<Url, EgressError> {
+    let text = std::str::from_utf8(location).ok().filter(|l| l.len() <= URL_MAX);
+    let text = text.ok_or_else(|| EgressError::Protocol("a redirect to an unreadable address".into()))?;
+    let mut next = from.join(text).map_err(|e| EgressError::BadUrl(format!("in a redirect: {e}")))?;
+    if from.scheme() == "https" && next.scheme() != "https" {
+        return Err(EgressError::Refused("a redirect from https to something else".into()));
+    }
+    next.set_fragment(None);
+    Ok(next)
+}
+
+#[derive(Debug)]
 struct Target {
     host: String,
     port: u16,
@@ -263,3 +264,6 @@ async fn read(answer: reqwest::Response, final_url: Url, limit: usize) -> Result
     }
     Ok(Fetched { final_url, status, content_type, body, truncated })
 }
+
+#[cfg(test)]
+mod tests;

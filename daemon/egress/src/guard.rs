@@ -112,3 +112,6 @@ pub(crate) fn unwrapped(ip: IpAddr) -> IpAddr {
         IpAddr::V4(_) => ip,
     }
 }
+
+#[cfg(test)]
+mod tests;
