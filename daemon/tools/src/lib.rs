@@ -9,7 +9,9 @@
 
 pub mod context;
 pub mod fs;
+mod introspect;
 pub mod memory;
+pub mod net;
 pub mod port;
 pub mod registry;
 pub mod shell;
@@ -21,6 +23,11 @@ pub mod tool;
 mod testing;
 
 pub use context::ToolContext;
-pub use port::{BoxFuture, Clock, Label, MemoryEntry, MemoryPort, NewMemory, Reading};
+pub use fs::{Root, RootError, Roots};
+pub use net::{FetchPort, Page};
+pub use port::{
+    AuditPort, BoxFuture, Clock, ConfigPort, Label, MemoryEntry, MemoryPort, NewMemory, Reading, Setting,
+};
 pub use registry::{Builder, Registry};
+pub use shell::{ProgramLimits, Shell};
 pub use tool::Tool;

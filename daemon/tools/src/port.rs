@@ -7,6 +7,7 @@ use hearth_turn::{ToolError, TurnId};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use ulid::Ulid;
 
 /// A future that can cross threads.
@@ -85,4 +86,32 @@ pub trait MemoryPort: Send + Sync {
     fn put(&self, entry: NewMemory) -> BoxFuture<'_, Result<Ulid, ToolError>>;
     /// Removes entries durably; identities that are not there are skipped.
     fn forget(&self, ids: Vec<Ulid>) -> BoxFuture<'_, Result<(), ToolError>>;
+}
+
+/// The audit log.
+pub trait AuditPort: Send + Sync {
+    /// The latest entries, newest first, at most `limit`; of one kind when given.
+    fn recent<'a>(
+        &'a self,
+        kind: Option<&'a str>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Value>, ToolError>>;
+}
+
+/// A setting, as far as it may be shown.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Setting {
+    /// Its value.
+    Value(Value),
+    /// A secret: the value never reaches this crate.
+    Secret {
+        /// True when it has a value.
+        set: bool,
+    },
+}
+
+/// The settings in effect.
+pub trait ConfigPort: Send + Sync {
+    /// One setting; `None` when there is no such key.
+    fn setting<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Setting>, ToolError>>;
 }

@@ -8,8 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::context::ToolContext;
 use crate::fs::{self, Roots};
+use crate::introspect::{Audit, Config};
 use crate::memory::{Forget, Memory, Read, Write};
-use crate::port::{Clock, MemoryPort};
+use crate::net::{Fetch, FetchPort};
+use crate::port::{AuditPort, Clock, ConfigPort, MemoryPort};
 use crate::shell::{Exec, Shell};
 use crate::time::Now;
 use crate::tool::{Adapter, Tool, Typed};
@@ -25,6 +27,9 @@ pub struct Builder {
     clock: Option<Arc<dyn Clock>>,
     memory: Option<Arc<dyn MemoryPort>>,
     roots: Option<Arc<Roots>>,
+    fetch: Option<Arc<dyn FetchPort>>,
+    audit: Option<Arc<dyn AuditPort>>,
+    config: Option<Arc<dyn ConfigPort>>,
     shell: Option<Shell>,
     extra: Vec<Arc<dyn Tool>>,
 }
@@ -45,6 +50,24 @@ impl Builder {
     /// Adds the file tools, when there is a root.
     pub fn roots(mut self, roots: Roots) -> Self {
         self.roots = (!roots.is_empty()).then(|| Arc::new(roots));
+        self
+    }
+
+    /// Adds `net.fetch`.
+    pub fn fetch(mut self, fetch: Arc<dyn FetchPort>) -> Self {
+        self.fetch = Some(fetch);
+        self
+    }
+
+    /// Adds `audit.read`.
+    pub fn audit(mut self, audit: Arc<dyn AuditPort>) -> Self {
+        self.audit = Some(audit);
+        self
+    }
+
+    /// Adds `config.read`.
+    pub fn config(mut self, config: Arc<dyn ConfigPort>) -> Self {
+        self.config = Some(config);
         self
     }
 
@@ -78,6 +101,15 @@ impl Builder {
             add(&mut tools, fs::Metadata(roots.clone()));
             add(&mut tools, fs::Write(roots.clone()));
             add(&mut tools, fs::Delete(roots));
+        }
+        if let Some(port) = self.fetch {
+            add(&mut tools, Fetch(port));
+        }
+        if let Some(port) = self.audit {
+            add(&mut tools, Audit(port));
+        }
+        if let Some(port) = self.config {
+            add(&mut tools, Config(port));
         }
         if let Some(shell) = self.shell {
             add(&mut tools, Exec(shell));
@@ -162,3 +194,6 @@ impl Registry {
         self.get(name).ok_or_else(|| ToolError::NotFound(format!("tool {name}")))
     }
 }
+
+#[cfg(test)]
+mod tests;
