@@ -58,7 +58,7 @@ impl From<FrameError> for End {
 }
 
 /// Serves one client to the end.
-pub(crate) async fn run<S>(stream: S, uid: u32, shared: Arc<Shared>)
+pub(crate) async fn run<S>(stream: S, uid: u32, origin: Origin, shared: Arc<Shared>)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -70,6 +70,7 @@ where
 
     let mut connection = Connection {
         uid,
+        origin,
         out,
         gone,
         greeted: false,
@@ -133,6 +134,7 @@ async fn write(
 
 struct Connection {
     uid: u32,
+    origin: Origin,
     out: mpsc::Sender<FromServer>,
     /// Cancelled when nothing can be written any more.
     gone: CancellationToken,
@@ -254,7 +256,7 @@ impl Connection {
             let what = format!("{} requests are under way on this connection", self.open.len());
             return Err(Refusal::new(RefusalKind::Busy, what, "Wait for one of them."));
         }
-        let origin = Origin::Console { uid: self.uid };
+        let origin = self.origin.clone();
         let out = self.out.clone();
         match message {
             FromClient::Ask { id, conversation, text, external_id } => {

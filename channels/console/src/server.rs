@@ -1,10 +1,13 @@
 //! The accept loop: who is let in, and how many.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hearth_contract::{Control, Gateway, Refusal, RefusalKind};
+use hearth_scope::Origin;
+use hearth_scope::classify::{ConnectionFacts, Refused, Socket, Verdict, classify};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +17,8 @@ use crate::frame::{RESPONSE, encode};
 use crate::protocol::FromServer;
 use crate::socket::Listener;
 
-/// The user id that the kernel shows for a user that it cannot map.
+/// The user id that the kernel shows for a user that it cannot map, unless
+/// /proc/sys/kernel/overflowuid says otherwise.
 pub const OVERFLOW_UID: u32 = 65_534;
 /// Wait after an accept that failed, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -22,9 +26,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Whom the console serves, and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// The user who is let in besides root. Where the daemon has a user of its
-    /// own, that one is refused: a tool that breaks out must not become the owner.
+    /// The user who is let in besides root.
     pub owner_uid: u32,
+    /// The daemon's own user. It is refused unless it is the owner: a tool that
+    /// breaks out must not become the owner.
+    pub daemon_uid: u32,
+    /// The user id that stands for users that the kernel cannot map; refused.
+    pub overflow_uid: u32,
     /// Connections at once.
     pub connections: usize,
     /// Connections of one user at once.
@@ -54,6 +62,8 @@ impl Policy {
     pub fn for_owner(owner_uid: u32) -> Self {
         Self {
             owner_uid,
+            daemon_uid: rustix::process::geteuid().as_raw(),
+            overflow_uid: OVERFLOW_UID,
             connections: 16,
             connections_per_uid: 4,
             requests: 8,
@@ -68,9 +78,13 @@ impl Policy {
         }
     }
 
-    /// True for the owner and root; never for a user that the kernel cannot name.
-    pub fn admits(&self, uid: u32) -> bool {
-        uid != OVERFLOW_UID && (uid == self.owner_uid || uid == 0)
+    /// The origin of a peer with this user id, by the one table that decides it.
+    fn origin(&self, peer: u32) -> Result<Origin, Refused> {
+        let (owner, daemon, overflow) = (self.owner_uid, self.daemon_uid, self.overflow_uid);
+        match classify(&ConnectionFacts::Socket(Socket { peer, owner, daemon, overflow })) {
+            Verdict::Accept(origin) => Ok(origin),
+            Verdict::Refuse(why) => Err(why),
+        }
     }
 }
 
@@ -97,7 +111,7 @@ pub async fn serve(
                         connections.spawn(async move {
                             // The whole guest moves in: it counts until the end of the task.
                             let inside = guest;
-                            connection::run(stream, inside.uid, shared).await;
+                            connection::run(stream, inside.uid, inside.origin.clone(), shared).await;
                             drop(inside);
                         });
                     }
@@ -139,6 +153,7 @@ struct Doors(Arc<Mutex<HashMap<u32, usize>>>);
 #[derive(Debug)]
 struct Guest {
     uid: u32,
+    origin: Origin,
     doors: Doors,
 }
 
@@ -146,14 +161,12 @@ impl Doors {
     /// Decides by the peer's user id as the kernel reports it, before a single
     /// byte is read.
     fn admit(&self, stream: &UnixStream, policy: &Policy) -> Result<Guest, Refusal> {
-        let uid = stream.peer_cred().map_err(|_| stranger("a user that the system does not name"))?.uid();
+        let uid = stream.peer_cred().map_err(|e| stranger("unknown", e))?.uid();
         self.enter(uid, policy)
     }
 
     fn enter(&self, uid: u32, policy: &Policy) -> Result<Guest, Refusal> {
-        if !policy.admits(uid) {
-            return Err(stranger(&format!("user id {uid}")));
-        }
+        let origin = policy.origin(uid).map_err(|why| stranger(uid, why))?;
         let mut inside = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, own) = (inside.values().sum::<usize>(), inside.get(&uid).copied().unwrap_or(0));
         if all >= policy.connections || own >= policy.connections_per_uid {
@@ -164,7 +177,7 @@ impl Doors {
             ));
         }
         inside.insert(uid, own + 1);
-        Ok(Guest { uid, doors: self.clone() })
+        Ok(Guest { uid, origin, doors: self.clone() })
     }
 }
 
@@ -180,10 +193,10 @@ impl Drop for Guest {
     }
 }
 
-fn stranger(who: &str) -> Refusal {
+fn stranger(uid: impl Display, why: impl Display) -> Refusal {
     Refusal::new(
         RefusalKind::NotPermitted,
-        format!("the console does not serve {who}"),
+        format!("the console does not serve user id {uid}: {why}"),
         "Use the owner's account or root; console.owner_uid names the owner.",
     )
 }
@@ -194,31 +207,33 @@ mod tests {
 
     #[test]
     fn only_the_owner_and_root_are_admitted() {
-        // owner, peer, admitted
+        // owner, daemon, peer, admitted
         let table = [
-            (1000, 1000, true),
-            (1000, 0, true),
-            (1000, 1001, false),
-            // The daemon's own user (say 990) is nobody special.
-            (1000, 990, false),
-            (990, 990, true),
-            (1000, OVERFLOW_UID, false),
-            (OVERFLOW_UID, OVERFLOW_UID, false),
-            (1000, u32::MAX, false),
-            (0, 0, true),
-            (0, 1000, false),
+            (1000, 990, 1000, true),
+            (1000, 990, 0, true),
+            (1000, 990, 1001, false),
+            (1000, 990, 990, false),
+            (1000, 1000, 1000, true),
+            (1000, 0, 0, false),
+            (1000, 990, OVERFLOW_UID, false),
+            (OVERFLOW_UID, 990, OVERFLOW_UID, false),
+            (1000, 990, u32::MAX, false),
+            (0, 0, 0, true),
+            (0, 0, 1000, false),
         ];
-        for (owner, peer, admitted) in table {
-            let policy = Policy::for_owner(owner);
-            assert_eq!(policy.admits(peer), admitted, "owner {owner}, peer {peer}");
-            let entered = Doors::default().enter(peer, &policy).map(|g| g.uid).map_err(|r| r.kind);
-            assert_eq!(entered, if admitted { Ok(peer) } else { Err(RefusalKind::NotPermitted) });
+        for (owner, daemon, peer, admitted) in table {
+            let policy = Policy { daemon_uid: daemon, ..Policy::for_owner(owner) };
+            let entered = Doors::default().enter(peer, &policy).map(|g| g.origin.clone()).map_err(|r| r.kind);
+            let expected =
+                if admitted { Ok(Origin::Console { uid: peer }) } else { Err(RefusalKind::NotPermitted) };
+            assert_eq!(entered, expected, "owner {owner}, daemon {daemon}, peer {peer}");
         }
     }
 
     #[test]
     fn guests_are_counted_until_they_leave() {
-        let (doors, policy) = (Doors::default(), Policy { connections: 5, ..Policy::for_owner(1000) });
+        let (doors, policy) =
+            (Doors::default(), Policy { connections: 5, daemon_uid: 990, ..Policy::for_owner(1000) });
         let mut owners: Vec<_> = (0..4).map(|_| doors.enter(1000, &policy).unwrap()).collect();
         assert_eq!(doors.enter(1000, &policy).unwrap_err().kind, RefusalKind::Busy);
         let root = doors.enter(0, &policy).unwrap();

@@ -308,6 +308,7 @@ async fn one_user_cannot_take_all_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stranger_is_turned_away_before_a_byte_is_read() {
     const OWNER: u32 = 4_001;
+    const DAEMON: u32 = 4_003;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("open.sock");
     let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -319,7 +320,7 @@ async fn a_stranger_is_turned_away_before_a_byte_is_read() {
         Listener::from_std(socket).unwrap(),
         Arc::new(gateway.clone()),
         Arc::new(EchoControl),
-        Policy::for_owner(OWNER),
+        Policy { daemon_uid: DAEMON, ..Policy::for_owner(OWNER) },
         shutdown.clone(),
     ));
     let connect_as = async |uid: u32| {
@@ -335,7 +336,7 @@ async fn a_stranger_is_turned_away_before_a_byte_is_read() {
         tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap()
     };
     let table = match us() {
-        0 => vec![(0, true), (OWNER, true), (4_002, false), (65_534, false)],
+        0 => vec![(0, true), (OWNER, true), (4_002, false), (DAEMON, false), (65_534, false)],
         uid => vec![(uid, false)],
     };
     for (uid, admitted) in table {

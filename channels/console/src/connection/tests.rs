@@ -43,7 +43,7 @@ impl Stage {
         });
         let (stream, far) = tokio::io::duplex(room);
         let mut server = JoinSet::new();
-        server.spawn(run(far, 1000, shared));
+        server.spawn(run(far, 1000, Origin::Console { uid: 1000 }, shared));
         Self { gateway, shutdown, stream, decoder: Decoder::new(RESPONSE.bytes), server }
     }
 

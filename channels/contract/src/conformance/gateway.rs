@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hearth_turn::{MessageId, StreamEvent, TurnOutcome};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::{BoxFuture, ChannelEvent, Gateway, Inbound, Refusal, Ticket};
 
@@ -47,6 +48,7 @@ struct Inner {
     state: Mutex<State>,
     counts: watch::Sender<Counts>,
     gate: CancellationToken,
+    turns: TaskTracker,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,7 @@ impl Default for FakeGateway {
             state: Mutex::default(),
             counts: watch::Sender::default(),
             gate: CancellationToken::new(),
+            turns: TaskTracker::new(),
         }))
     }
 }
@@ -162,7 +165,7 @@ impl Gateway for FakeGateway {
                 }
             } else {
                 self.count(|c| c.started += 1);
-                tokio::spawn(self.clone().play(steps, sender, cancel));
+                self.0.turns.spawn(self.clone().play(steps, sender, cancel));
             }
             Ok(ticket)
         })
