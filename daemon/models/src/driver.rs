@@ -12,10 +12,11 @@ use hearth_turn::{ModelEvent, ModelFailure, ModelRequest};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::breaker::{Breaker, Permit};
 use crate::failure::{Retry, classify};
-use crate::provider::{Place, Provider};
+use crate::provider::{Place, Provider, Wire};
 use crate::wire::{Decoder, HttpRequest, build_request};
 
 /// Events that wait for a slow reader.
@@ -69,6 +70,7 @@ impl Endpoint {
 #[derive(Clone)]
 pub struct Models {
     pub(crate) endpoints: Arc<[Endpoint]>,
+    tasks: TaskTracker,
 }
 
 impl Models {
@@ -82,7 +84,7 @@ impl Models {
     /// The same over other transports.
     pub fn with_transports(servers: Vec<(Provider, Arc<dyn Transport>)>) -> Self {
         let endpoint = |(provider, transport)| Endpoint { provider, transport, breaker: Mutex::default() };
-        Self { endpoints: servers.into_iter().map(endpoint).collect() }
+        Self { endpoints: servers.into_iter().map(endpoint).collect(), tasks: TaskTracker::new() }
     }
 
     /// The servers that may be asked, in order.
@@ -110,7 +112,7 @@ impl Models {
     ) -> mpsc::Receiver<ModelEvent> {
         let (tx, rx) = mpsc::channel(QUEUE);
         let models = self.clone();
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             let gone = tx.clone();
             tokio::select! {
                 biased;
@@ -120,6 +122,12 @@ impl Models {
             }
         });
         rx
+    }
+
+    /// Waits until all requests have ended; cancel them first.
+    pub async fn close(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Asks the local Ollama servers to load their models, so that the first
@@ -298,7 +306,8 @@ impl Endpoint {
                         };
                         return End::Failed { failure, retry, delivered };
                     }
-                    ModelEvent::Finished { .. } => {
+                    ModelEvent::Finished { usage, .. } => {
+                        self.warn_if_cut(usage.prompt_tokens);
                         out.send(event).await;
                         return End::Answered;
                     }
@@ -309,6 +318,16 @@ impl Endpoint {
                     }
                 }
             }
+        }
+    }
+
+    /// An old Ollama ignores that the prompt must not be cut; a full context is the only trace.
+    fn warn_if_cut(&self, prompt_tokens: u64) {
+        let Provider { name, wire, context_tokens, .. } = &self.provider;
+        if *wire == Wire::Ollama && prompt_tokens >= u64::from(*context_tokens) {
+            log::warn!(
+                "{name}: the prompt fills all {context_tokens} tokens of the context, so the server cut it"
+            );
         }
     }
 

@@ -25,6 +25,8 @@ pub enum ServerKind {
     Ollama(String),
     /// A server that lists its models at `/v1/models`.
     OpenAiCompatible,
+    /// The same, configured with the Anthropic protocol.
+    Anthropic,
     /// Something answers, and it is neither.
     Unknown,
 }
@@ -88,9 +90,10 @@ async fn probe(endpoint: &Endpoint) -> ProbeReport {
     }
     match get(endpoint, "/v1/models").await {
         Ok(Ok(list)) => {
-            if provider.wire != Wire::Anthropic {
-                report.server = Ok(ServerKind::OpenAiCompatible);
-            }
+            report.server = Ok(match provider.wire {
+                Wire::Anthropic => ServerKind::Anthropic,
+                Wire::Ollama | Wire::OpenAi => ServerKind::OpenAiCompatible,
+            });
             openai(provider, &list, &mut report);
         }
         Ok(Err(failure @ (ModelFailure::Unauthorised(_) | ModelFailure::Busy { .. }))) | Err(failure) => {

@@ -45,7 +45,9 @@ fn refusal(name: &str) -> Option<(ModelFailure, Retry)> {
     Some((refusal.failure, refusal.retry))
 }
 
-fn check_refusals(table: &[(&str, fn(&ModelFailure) -> bool, Retry)]) {
+type Fits = fn(&ModelFailure) -> bool;
+
+fn check_refusals(table: &[(&str, Fits, Retry)]) {
     for (name, fits, expected) in table {
         if let Some((failure, retry)) = refusal(name) {
             assert!(fits(&failure), "{name}: {failure:?}");
@@ -296,6 +298,10 @@ fn statement_19_an_unknown_route_is_no_missing_model() {
 #[tokio::test]
 async fn statement_20_errors_before_and_inside_of_the_stream() {
     check_refusals(&[("ollama-71", is_busy, Retry::Later)]);
+    if let Some(capture) = capture("ollama-00-error-inside") {
+        let end = decode(Ollama, &capture.body, 9).pop();
+        assert!(matches!(&end, Some(ModelEvent::Failed(f)) if is_busy(f)), "{end:?}");
+    }
     if let Some(told) = play("ollama-73", Ollama).await {
         assert_eq!(told.text, "Once upon a time, in");
         assert_eq!(broken(&told), "an error was encountered while running the model: unexpected EOF");

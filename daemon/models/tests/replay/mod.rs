@@ -96,11 +96,14 @@ impl Style {
     }
 }
 
+/// Heads and bodies.
+type Requests = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
 /// A server that answers with captures, one after the other, the last one for ever.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     /// Requests as they came: head and body.
-    pub(crate) requests: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    pub(crate) requests: Requests,
     task: tokio::task::JoinHandle<()>,
 }
 
