@@ -108,7 +108,7 @@ fn limits_of_lines_and_of_the_whole() {
     }
 }
 
-/// A conversation grows at its end only: all bytes of a request up to the end of
+/// INV-12: a conversation grows at its end only: all bytes of a request up to the end of
 /// its messages are the beginning of the next one.
 #[test]
 fn the_prefix_is_stable() {
