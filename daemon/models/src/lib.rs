@@ -12,6 +12,7 @@
 mod arguments;
 mod breaker;
 mod driver;
+mod endpoint;
 mod failure;
 mod lines;
 mod names;

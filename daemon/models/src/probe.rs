@@ -8,7 +8,8 @@ use hearth_turn::ModelFailure;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::driver::{Endpoint, Models};
+use crate::driver::Models;
+use crate::endpoint::{Endpoint, unreachable};
 use crate::failure::{classify, shorten};
 use crate::provider::{Provider, Wire};
 use crate::wire::HttpRequest;
@@ -148,7 +149,7 @@ async fn get(endpoint: &Endpoint, route: &str) -> Result<Result<Value, ModelFail
     };
     let (status, body) = match timeout(TIME, ask).await {
         Err(_) => return Err(ModelFailure::TimedOut(format!("no answer within {} s", TIME.as_secs()))),
-        Ok(Err(e)) => return Err(crate::driver::unreachable(e)),
+        Ok(Err(e)) => return Err(unreachable(e)),
         Ok(Ok(answer)) => answer,
     };
     if status != 200 {
