@@ -23,11 +23,14 @@ const LINE: &str = "{\"model\":\"m\",\"message\":{\"content\":\"hi\"},\"done\":f
 const DONE: &str =
     "{\"model\":\"m\",\"message\":{\"content\":\"\"},\"done\":true,\"done_reason\":\"stop\"}\n";
 
+/// Status and headers.
+type Head = (u16, Vec<(&'static str, &'static str)>);
+
 /// One answer: a pause, then a failure or a head, then pieces with pauses.
 #[derive(Clone)]
 struct Play {
     pause: u64,
-    head: Result<(u16, Vec<(&'static str, &'static str)>), EgressError>,
+    head: Result<Head, EgressError>,
     pieces: Vec<(u64, Result<&'static str, EgressError>)>,
 }
 

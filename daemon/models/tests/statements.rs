@@ -682,6 +682,12 @@ async fn statement_63_no_message_stop_is_incomplete() {
 
 #[tokio::test]
 async fn statement_64_the_largest_of_each_count() {
+    let lines = [
+        r#"{"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#,
+        r#"{"usage":{"prompt_tokens":5,"completion_tokens":3},"timings":{"cache_n":4,"prompt_n":1}}"#,
+    ];
+    let told = told(decode(OpenAi, lines.map(|l| format!("data: {l}\n")).concat().as_bytes(), 50));
+    assert_eq!(told.end, done(9, 4, 3, "smollm2:135m"));
     if let Some(told) = play("llamasrv-10", Anthropic).await {
         assert_eq!(told.end, ended(StopReason::Length, 12, 3, 4, "smollm2"));
     }
