@@ -6,6 +6,7 @@ use hearth_scope::Scope;
 
 use crate::Settings;
 use crate::problem::Problem;
+use crate::secret::SecretRef;
 use crate::sections::{UnlockMethod, Wire};
 
 /// The user id that the kernel shows for a user that it cannot map.
@@ -57,14 +58,17 @@ pub(crate) fn conflicts(settings: &Settings) -> Vec<Problem> {
         }
     }
 
+    let keys = settings.endpoints.iter().filter_map(|e| match &e.api_key {
+        Some(SecretRef::File(path)) => Some(path.as_path()),
+        _ => None,
+    });
+    let own = [state.as_path(), &settings.paths.marker, key_file];
+    let private: Vec<_> = own.into_iter().chain(settings.file()).chain(keys).collect();
     for (i, root) in settings.roots.iter().enumerate() {
-        let key = format!("tools.root.{}.path", i + 1);
-        let private = [state.as_path(), &settings.paths.marker, key_file];
-        let config = settings.file();
-        if private.into_iter().chain(config).any(|p| within(p, &root.path)) || within(&root.path, state) {
+        if private.iter().any(|p| within(p, &root.path)) || within(&root.path, state) {
             add(
-                &key,
-                "the folder holds the store, its key or this configuration",
+                &format!("tools.root.{}.path", i + 1),
+                "the folder holds the store, a key or this configuration",
                 "Choose a narrower folder.",
             );
         }

@@ -284,6 +284,10 @@ impl Loader {
                         format!("Write [[{path}]]."),
                     );
                 }
+                if rows.is_empty() && section.default_rows > 0 {
+                    let remedy = "Add a row, or leave it out altogether for the built-in one.";
+                    return self.problem(Some(offset), path, "the list is empty", remedy);
+                }
                 if rows.len() > section.rows {
                     return self.problem(
                         Some(offset),

@@ -192,8 +192,10 @@ fn problems_have_line_key_and_remedy() {
     check("[home]\nname = \"\"", &["empty"]);
     check("[turn\nmax_steps = 1", &["1: "]);
     check("a = 1\na = 2", &["2: "]);
-    let ten = "[[tools.root]]\npath = \"/a\"\n".repeat(17);
-    check(&ten, &["At most 16"]);
+    check("model.endpoint = []", &["1: model.endpoint: the list is empty"]);
+    check("tools.root = []", &[]);
+    let many = "[[tools.root]]\npath = \"/a\"\n".repeat(17);
+    check(&many, &["At most 16"]);
 }
 
 #[test]
@@ -231,6 +233,8 @@ fn settings_that_contradict_each_other() {
         let toml = format!("[[tools.root]]\npath = \"{root}\"");
         assert_eq!(problems(&toml, &[]).is_empty(), sound, "{root}");
     }
+    let key = endpoint("url = \"http://x\"\napi_key = { file = \"/srv/keys/model\" }");
+    check(&(key + "[[tools.root]]\npath = \"/srv/keys\""), &["tools.root.1.path: the folder holds"]);
     check("[tools.shell]\nenabled = true", &["no program", "may not use it"]);
     check(
         "[agent]\ncapabilities = [\"shell.exec\"]\n[tools.shell]\nenabled = true\ncommands = [\"ls\"]",
@@ -397,7 +401,7 @@ fn generated_files_are_current() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (path, text) in [("docs/manual/settings.md", reference()), ("deploy/hearth.toml", example())] {
         let path = top.join(path);
-        if std::env::var_os("UPDATE").is_some() {
+        if std::env::var_os("UPDATE").is_some_and(|v| v == "1") {
             std::fs::write(&path, &text).unwrap();
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
