@@ -201,6 +201,12 @@ impl Chain {
         head.sign(&self.keys.signing)
     }
 
+    /// Goes back, or on, to another place: for what was numbered and then not
+    /// written, and for entries that are read again at start-up.
+    pub fn rewind(&mut self, state: ChainState) {
+        self.state = state;
+    }
+
     /// The certificate and keys of the next epoch; [`Chain::enter`] switches to it.
     pub fn prepare_next(&self, seed: [u8; 32]) -> (Certificate, EpochKeys) {
         let keys = self.keys.next(seed);

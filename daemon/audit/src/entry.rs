@@ -202,3 +202,17 @@ pub enum Kind {
         tool: ToolName,
     },
 }
+
+impl Kind {
+    /// Reads back what happened, and the hash of the entry before, from the
+    /// canonical line of an entry.
+    pub fn deserialize_line(line: &[u8]) -> Option<(Self, crate::Hash)> {
+        let mut value: serde_json::Value = serde_json::from_slice(line).ok()?;
+        let prev = crate::unhex(value.get("prev")?.as_str()?)?;
+        let map = value.as_object_mut()?;
+        for field in ["seq", "boot", "mono_ns", "wall_ms", "prev", "args"] {
+            map.remove(field);
+        }
+        Some((serde_json::from_value(value).ok()?, prev))
+    }
+}

@@ -1,0 +1,432 @@
+//! The writer: one thread that owns the journal. Batches that wait together
+//! share one write and one sync.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hearth_audit::{Chain, Draft, Head, Kind, Sealed};
+use hearth_vault::DomainKeys;
+use tokio::sync::oneshot;
+use ulid::Ulid;
+
+use crate::create::{BALLAST, TEMPORARY, write_segment};
+use crate::disk::DiskFile;
+use crate::error::StoreError;
+use crate::index::{Checkpoint, Index, nonce, random};
+use crate::rows::{self, RowKey, Write};
+use crate::segment::{self, END, RecordKind, SegmentKeys, push_record, record_size};
+use crate::store::Options;
+
+/// Entries after which a signed head is written with the next batch.
+const HEAD_EVERY: u64 = 64;
+/// Largest batch, in bytes.
+const BATCH_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of a head's plain form.
+const HEAD_PLAIN: usize = 8 + 32 + 64 + 1;
+
+/// Figures of the running store.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) syncs: AtomicU64,
+    pub(crate) journal_bytes: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) entries: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) segment: AtomicU64,
+}
+
+/// A batch: audit entries and mutations that count together or not at all.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// Audit entries, in order.
+    pub audit: Vec<Draft>,
+    /// Mutations, in order.
+    pub writes: Vec<Write>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an audit entry.
+    pub fn audit(mut self, kind: Kind) -> Self {
+        self.audit.push(Draft::new(kind));
+        self
+    }
+
+    /// Adds mutations.
+    pub fn put(mut self, writes: impl IntoIterator<Item = Write>) -> Self {
+        self.writes.extend(writes);
+        self
+    }
+
+    fn is_empty(&self) -> bool {
+        self.audit.is_empty() && self.writes.is_empty()
+    }
+}
+
+pub(crate) type Reply = oneshot::Sender<Result<(), StoreError>>;
+
+pub(crate) enum Request {
+    Batch { batch: Batch, durable: bool, reply: Reply },
+    Checkpoint { reply: Reply },
+    Close { reply: Reply },
+}
+
+/// What a batch does once its bytes are written.
+struct Encoded {
+    bytes: Vec<u8>,
+    writes: Vec<(RowKey, Option<Vec<u8>>)>,
+    entries: Vec<(u64, Kind)>,
+}
+
+pub(crate) type OpenIntents = BTreeMap<(Ulid, u32), Kind>;
+
+/// Keeps the list of intents without an outcome, as the gaps that they would be.
+pub(crate) fn note_intent(open: &mut OpenIntents, kind: &Kind) {
+    match kind {
+        Kind::ToolIntent { turn, call, tool, .. } => {
+            open.insert((*turn, call.0), Kind::Gap { turn: *turn, call: *call, tool: tool.clone() });
+        }
+        Kind::ToolOutcome { turn, call, .. } | Kind::Gap { turn, call, .. } => {
+            open.remove(&(*turn, call.0));
+        }
+        _ => {}
+    }
+}
+
+pub(crate) struct Writer {
+    pub(crate) options: Options,
+    pub(crate) index: Arc<Index>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) journal: DomainKeys,
+    pub(crate) audit: DomainKeys,
+    pub(crate) store_id: [u8; 16],
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) segment: u32,
+    pub(crate) segment_len: usize,
+    pub(crate) keys: SegmentKeys,
+    pub(crate) chain: Chain,
+    pub(crate) ordinal: u64,
+    pub(crate) offset: usize,
+    pub(crate) last_record: usize,
+    pub(crate) durable_to: usize,
+    pub(crate) since_head: u64,
+    pub(crate) open: OpenIntents,
+    pub(crate) overlay_bytes: usize,
+    /// Where the index stands: segment, offset, clean.
+    pub(crate) indexed: (u32, usize, bool),
+    pub(crate) frozen: Option<String>,
+}
+
+impl Writer {
+    /// Serves requests until the store is closed or every handle is gone.
+    pub(crate) fn run(mut self, requests: &std::sync::mpsc::Receiver<Request>) {
+        while let Ok(first) = requests.recv() {
+            let mut group = vec![first];
+            group.extend(requests.try_iter().take(255));
+            let mut closing = None;
+            let mut batches = Vec::new();
+            for request in group {
+                match request {
+                    Request::Batch { batch, durable, reply } => batches.push((batch, durable, reply)),
+                    Request::Checkpoint { reply } => {
+                        self.serve(std::mem::take(&mut batches));
+                        let _ = reply.send(self.checkpoint(false));
+                    }
+                    Request::Close { reply } => closing = Some(reply),
+                }
+            }
+            self.serve(batches);
+            if let Some(reply) = closing {
+                let _ = reply.send(self.close());
+                return;
+            }
+        }
+    }
+
+    fn freeze(&mut self, error: StoreError) -> StoreError {
+        log::error!("the store stops writing: {error}");
+        self.frozen.get_or_insert_with(|| error.to_string());
+        error
+    }
+
+    fn check_frozen(&self) -> Result<(), StoreError> {
+        self.frozen.as_ref().map_or(Ok(()), |why| Err(StoreError::Frozen(why.clone())))
+    }
+
+    /// Writes a group of batches with one write and at most one sync.
+    pub(crate) fn serve(&mut self, batches: Vec<(Batch, bool, Reply)>) {
+        let mut buffer = Vec::new();
+        let mut waiting: Vec<(Encoded, Reply)> = Vec::new();
+        let mut sync = false;
+        for (batch, durable, reply) in batches {
+            if let Err(error) = self.check_frozen() {
+                let _ = reply.send(Err(error));
+                continue;
+            }
+            match self.encode(&batch, buffer.len(), &mut buffer, &mut waiting) {
+                Ok(encoded) => {
+                    buffer.extend(&encoded.bytes);
+                    waiting.push((encoded, reply));
+                    sync |= durable;
+                }
+                Err(error) => {
+                    let _ = reply.send(Err(error));
+                }
+            }
+        }
+        self.flush(&mut buffer, &mut waiting, sync);
+        if self.overlay_bytes > self.options.checkpoint_bytes && self.frozen.is_none() {
+            if let Err(error) = self.checkpoint(false) {
+                log::error!("the index could not be committed: {error}");
+            }
+        }
+    }
+
+    /// Makes the bytes of a batch. Rotates first when they do not fit, which
+    /// flushes what was encoded before.
+    fn encode(
+        &mut self,
+        batch: &Batch,
+        ahead: usize,
+        buffer: &mut Vec<u8>,
+        waiting: &mut Vec<(Encoded, Reply)>,
+    ) -> Result<Encoded, StoreError> {
+        let before = (self.chain.state(), self.ordinal, self.since_head);
+        let encoded = self.encode_at(batch);
+        if encoded.bytes.len() > BATCH_MAX {
+            self.rewind(before);
+            return Err(StoreError::TooLarge(encoded.bytes.len()));
+        }
+        if self.offset + ahead + encoded.bytes.len() + record_size(HEAD_PLAIN) <= self.segment_len {
+            return Ok(encoded);
+        }
+        self.rewind(before);
+        self.flush(buffer, waiting, true);
+        self.check_frozen()?;
+        self.rotate(encoded.bytes.len())?;
+        Ok(self.encode_at(batch))
+    }
+
+    fn rewind(&mut self, (chain, ordinal, since_head): (hearth_audit::ChainState, u64, u64)) {
+        self.chain.rewind(chain);
+        self.ordinal = ordinal;
+        self.since_head = since_head;
+    }
+
+    fn encode_at(&mut self, batch: &Batch) -> Encoded {
+        let mut records = Vec::new();
+        let mut entries = Vec::new();
+        if !batch.writes.is_empty() {
+            records.push((RecordKind::Writes, rows::encode(&self.index.keys, &batch.writes)));
+        }
+        for draft in &batch.audit {
+            let sealed = self.chain.append(draft, (self.options.clock)());
+            entries.push((sealed.seq, draft.kind.clone()));
+            records.push((RecordKind::Audit, entry_plain(&sealed)));
+        }
+        self.since_head += batch.audit.len() as u64;
+        if self.since_head >= HEAD_EVERY {
+            self.since_head = 0;
+            records.push((RecordKind::Head, head_plain(&self.chain.head(false))));
+        }
+        let writes = rows::decode(&rows::encode(&self.index.keys, &batch.writes)).unwrap_or_default();
+        Encoded { bytes: self.frame(records), writes, entries }
+    }
+
+    /// Frames records as one batch.
+    fn frame(&mut self, records: Vec<(RecordKind, Vec<u8>)>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let last = records.len().saturating_sub(1);
+        for (i, (kind, plain)) in records.into_iter().enumerate() {
+            let keys = match kind {
+                RecordKind::Writes => &self.keys.writes,
+                RecordKind::Audit | RecordKind::Head => &self.audit,
+            };
+            let flags = if i == last { END } else { 0 };
+            let head = (kind, flags, self.ordinal, self.durable_to as u32);
+            push_record(&mut bytes, (self.segment, keys), head, nonce(), &plain);
+            self.ordinal += 1;
+        }
+        bytes
+    }
+
+    /// Writes what was encoded, then tells everyone.
+    fn flush(&mut self, buffer: &mut Vec<u8>, waiting: &mut Vec<(Encoded, Reply)>, sync: bool) {
+        let result = self.write_out(buffer, sync);
+        let count = |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);
+        for (encoded, reply) in waiting.drain(..) {
+            if result.is_ok() {
+                count(&self.counters.batches, 1);
+                count(&self.counters.entries, encoded.entries.len());
+                for (_, kind) in &encoded.entries {
+                    note_intent(&mut self.open, kind);
+                }
+                self.overlay_bytes += self.index.apply(encoded.writes);
+            }
+            let _ = reply.send(result.clone());
+        }
+        buffer.clear();
+    }
+
+    fn write_out(&mut self, buffer: &[u8], sync: bool) -> Result<(), StoreError> {
+        let file = segment::name(self.segment);
+        if !buffer.is_empty() {
+            let written = self.file.write_at(buffer, self.offset as u64);
+            written.map_err(|e| self.freeze(StoreError::io(&file, &e)))?;
+            self.counters.journal_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+            // The last batch begins somewhere in here; its first record is found by its place.
+            self.last_record = self.offset;
+            self.offset += buffer.len();
+        }
+        if sync && self.durable_to < self.offset {
+            // After a failed sync nobody knows what is on the disk: never tried again.
+            let synced = self.file.sync();
+            synced.map_err(|e| self.freeze(StoreError::io(&file, &e)))?;
+            self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+            self.durable_to = self.offset;
+        }
+        Ok(())
+    }
+
+    /// Commits the index when it is behind the journal.
+    pub(crate) fn checkpoint(&mut self, clean: bool) -> Result<(), StoreError> {
+        self.check_frozen()?;
+        if self.indexed == (self.segment, self.offset, clean) {
+            return Ok(());
+        }
+        // The index must never be ahead of the journal.
+        self.write_out(&[], true)?;
+        let state = self.chain.state();
+        let checkpoint = Checkpoint {
+            store: self.store_id,
+            segment: self.segment,
+            offset: self.offset as u64,
+            last_record: self.last_record as u64,
+            ordinal: self.ordinal,
+            next_seq: state.next_seq,
+            last_hash: state.last_hash,
+            open: self.open.values().cloned().collect(),
+            clean,
+        };
+        match self.index.checkpoint(&checkpoint) {
+            // Nothing is lost: the journal has it all. It is tried again later.
+            Err(StoreError::Full) => Err(StoreError::Full),
+            Err(error) => Err(self.freeze(error)),
+            Ok(()) => {
+                self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+                self.overlay_bytes = 0;
+                self.indexed = (self.segment, self.offset, clean);
+                Ok(())
+            }
+        }
+    }
+
+    /// Seals the segment and goes on in a new one, which is a new epoch.
+    fn rotate(&mut self, needed: usize) -> Result<(), StoreError> {
+        let head = self.frame_head();
+        self.write_out(&head, true)?;
+        self.since_head = 0;
+        self.checkpoint(false)?;
+        let (certificate, epoch) = self.chain.prepare_next(random());
+        let keys = SegmentKeys::new(epoch.clone(), random());
+        let header = segment::Header {
+            number: self.segment + 1,
+            first_ordinal: self.ordinal,
+            certificate,
+            keys: Some(keys.clone()),
+        };
+        let disk = self.options.disk.clone();
+        let name = segment::name(header.number);
+        let temporary = format!("{name}{TEMPORARY}");
+        let length = self.options.segment_bytes.max(segment::HEADER + needed + 4 * record_size(HEAD_PLAIN));
+        let block = header.encode(&self.journal, nonce());
+        let written = write_segment(&*disk, &temporary, &block, length).or_else(|error| match error {
+            // The ballast is there for this moment.
+            StoreError::Full => {
+                disk.remove(BALLAST).map_err(|e| StoreError::io(BALLAST, &e))?;
+                write_segment(&*disk, &temporary, &block, length)
+            }
+            other => Err(other),
+        });
+        if let Err(error) = written {
+            let _ = disk.remove(&temporary);
+            return Err(error);
+        }
+        let switched = disk
+            .rename(&temporary, &name)
+            .and_then(|()| disk.sync_dir())
+            .and_then(|()| segment::Header::erase_keys(&*self.file))
+            .and_then(|()| disk.open(&name, false));
+        let file = switched.map_err(|e| self.freeze(StoreError::io(&name, &e)))?;
+        self.chain.enter(epoch);
+        self.segment = header.number;
+        self.counters.segment.store(u64::from(self.segment), Ordering::Relaxed);
+        self.segment_len = length;
+        self.keys = keys;
+        self.file = file;
+        self.offset = segment::HEADER;
+        self.durable_to = segment::HEADER;
+        self.last_record = 0;
+        Ok(())
+    }
+
+    fn frame_head(&mut self) -> Vec<u8> {
+        let plain = head_plain(&self.chain.head(false));
+        self.frame(vec![(RecordKind::Head, plain)])
+    }
+
+    fn close(&mut self) -> Result<(), StoreError> {
+        self.check_frozen()?;
+        if self.since_head > 0 {
+            let head = self.frame_head();
+            self.write_out(&head, true)?;
+            self.since_head = 0;
+        }
+        self.checkpoint(true)
+    }
+
+    /// Writes one batch from the thread that opens the store.
+    pub(crate) fn write_now(&mut self, batch: Batch) -> Result<(), StoreError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let (reply, result) = oneshot::channel();
+        self.serve(vec![(batch, true, reply)]);
+        result.blocking_recv().unwrap_or(Err(StoreError::Closed))
+    }
+}
+
+/// An entry's record: MAC, then the line.
+pub(crate) fn entry_plain(sealed: &Sealed) -> Vec<u8> {
+    [&sealed.mac[..], &sealed.line].concat()
+}
+
+/// A head's record; store and epoch follow from the segment.
+pub(crate) fn head_plain(head: &Head) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD_PLAIN);
+    out.extend(head.size.to_be_bytes());
+    out.extend(head.hash);
+    out.extend(head.signature);
+    out.push(u8::from(head.closing));
+    out
+}
+
+/// What [`head_plain`] wrote.
+pub(crate) fn parse_head(plain: &[u8], store: [u8; 16], epoch: u32) -> Option<Head> {
+    if plain.len() != HEAD_PLAIN {
+        return None;
+    }
+    Some(Head {
+        store,
+        epoch,
+        size: u64::from_be_bytes(plain[..8].try_into().ok()?),
+        hash: plain[8..40].try_into().ok()?,
+        signature: plain[40..104].try_into().ok()?,
+        closing: plain[104] != 0,
+    })
+}
