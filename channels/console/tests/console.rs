@@ -249,6 +249,27 @@ async fn a_turn_and_a_control_request() {
     served.stop().await;
 }
 
+/// Frames that belong to another request are kept for whoever asks for them.
+#[tokio::test]
+async fn two_turns_on_one_connection() {
+    let gateway = FakeGateway::new();
+    gateway.on(
+        "slow",
+        [Step::Text("a".into()), Step::AwaitGate, Step::Finish(TurnOutcome::Cancelled { tool_calls: 0 })],
+    );
+    let served = Served::new(Arc::new(gateway.clone()), |_| ());
+    let mut client = served.client().await;
+    let slow = client.start_ask("one", "slow", "1").await.unwrap();
+    let quick = client.start_ask("two", "quick", "2").await.unwrap();
+    while !matches!(client.next_event(quick).await.unwrap(), ChannelEvent::Finished(_)) {}
+    assert_eq!(client.control(ControlRequest::Status {}).await.unwrap()["verb"], "status");
+    gateway.open_gate();
+    assert!(matches!(client.next_event(slow).await.unwrap(), ChannelEvent::Accepted { .. }));
+    let text = StreamEvent::Text { text: "a".into() };
+    assert_eq!(client.next_event(slow).await.unwrap(), ChannelEvent::Stream(text));
+    assert!(matches!(client.next_event(slow).await.unwrap(), ChannelEvent::Finished(_)));
+}
+
 /// Ctrl-C in `select!`: the pending read is dropped, and nothing is lost by it.
 #[tokio::test]
 async fn cancel_while_waiting_for_events() {
@@ -358,15 +379,15 @@ async fn a_stranger_is_turned_away_before_a_byte_is_read() {
 async fn clients_are_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("console.sock");
-    let check = async |hint: &str| {
+    let check = async |kind: &str, hint: &str| {
         let error = Client::connect(&path, "test").await.err().unwrap();
         let words = format!("{error}. {}", error.remedy());
-        assert!(words.contains(hint), "{words}");
+        assert!(words.contains(hint) && format!("{error:?}").starts_with(kind), "{error:?}: {words}");
     };
-    check("hearth serve").await;
+    check("NotRunning", "hearth serve").await;
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
     drop(listener);
-    check("hearth serve").await;
+    check("NotRunning", "hearth serve").await;
 
     // Daemons that behave badly in one way each.
     std::fs::remove_file(&path).unwrap();
@@ -378,14 +399,14 @@ async fn clients_are_told_what_to_do() {
     let hello =
         |protocol| encode(&FromServer::Hello { protocol, server: "x".into() }, RESPONSE.bytes).unwrap();
     let table = [
-        (refusal(RefusalKind::Unsupported), "protocol 9. Update."),
-        (refusal(RefusalKind::NotPermitted), "owner's account"),
-        (hello(9), "not a known message"),
-        (vec![0, 0, 0, 9, b'{'], "inside of a frame"),
-        (vec![0xff; 8], "frame of 4294967295 bytes"),
-        (vec![], "closed the connection"),
+        (refusal(RefusalKind::Unsupported), "Protocol", "protocol 9. Update."),
+        (refusal(RefusalKind::NotPermitted), "PermissionDenied", "owner's account"),
+        (hello(9), "Malformed", "not a known message"),
+        (vec![0, 0, 0, 9, b'{'], "Malformed", "inside of a frame"),
+        (vec![0xff; 8], "Malformed", "frame of 4294967295 bytes"),
+        (vec![], "Closed", "closed the connection"),
     ];
-    for (bytes, hint) in table {
+    for (bytes, kind, hint) in table {
         let daemon = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             // Closing with the greeting unread would look like a broken connection.
@@ -393,7 +414,7 @@ async fn clients_are_told_what_to_do() {
             stream.write_all(&bytes).await.unwrap();
             drop(stream);
         };
-        tokio::join!(daemon, check(hint));
+        tokio::join!(daemon, check(kind, hint));
     }
 }
 

@@ -65,6 +65,13 @@ fn hostile_frames_have_their_errors() {
             wide,
             Ok(1),
         ),
+        (
+            "depth after an escape",
+            whole(format!("[\"\\\"\",{}]", "[".repeat(40)).into()),
+            wide,
+            Err(FrameError::TooDeep(32)),
+        ),
+        ("wide and flat", whole(format!("[{}[]]", "[],".repeat(40)).into()), wide, Ok(1)),
         ("99 in a list", whole(list(98)), Limits { bytes: 4096, ..SMALL }, Ok(1)),
         ("101 nodes", whole(list(100)), Limits { bytes: 4096, ..SMALL }, Err(FrameError::TooManyNodes(100))),
         ("an HTTP request", b"GET / HTTP/1.1\r\n\r\n".to_vec(), REQUEST, {

@@ -178,6 +178,9 @@ async fn vanished(stage: Stage) -> Outcome {
     peer.send("1", "vanish").await?;
     let seen = stage.answer(&mut peer, "1").await?;
     ensure(matches!(seen.last(), Some(Seen::Finished(TurnOutcome::Failed { .. }))), || format!("{seen:?}"))?;
+    peer.send("2", "next").await?;
+    stage.answer(&mut peer, "2").await?;
+    same(&peer.leftover("1"), &Vec::new())?;
     stage.still_serves().await
 }
 
