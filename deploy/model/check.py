@@ -76,6 +76,14 @@ def calls(name, *words):
     return holds
 
 
+def lists(folder):
+    """The reply is one call of fs_list for exactly this folder."""
+    def holds(reply):
+        path = json.loads(reply["calls"][0]["arguments"]).get("path", "") if calls("fs_list")(reply) else ""
+        return path.strip("/") == folder
+    return holds
+
+
 def says(*words):
     """The reply is text without a call and holds these words."""
     def holds(reply):
@@ -98,19 +106,19 @@ ROWS = [
     ("greeting is text, no functions", [], [user("hello")], says()),
     ("time", TOOLS, [user("What time is it?")], calls("time_now")),
     ("time, few functions", only("time_now", "memory_read"), [user("What time is it?")], calls("time_now")),
-    ("time is said", TOOLS, [user("What time is it?")] + called("time_now", {}, CLOCK), says("17:42")),
+    ("time is said", TOOLS, [user("What time is it?")] + called("time_now", {}, CLOCK), says(":42")),
     ("recall", TOOLS, [user("What did I tell you about the boiler?")], calls("memory_read", "boiler")),
     ("recall, without shell", DEFAULT, [user("What did I tell you about the boiler?")], calls("memory_read", "boiler")),
     ("recall is said", TOOLS, [user("What did I tell you about the boiler?")] + called("memory_read", {"query": "boiler"}, NOTE), says("boiler", "march")),
-    ("remember", TOOLS, [user("Remember that the boiler was serviced in March.")], calls("memory_write", "boiler", "March")),
+    # "Remember that ..." itself never reaches the model: the daemon carries it out.
     ("remember is said", TOOLS, [user("Remember that the boiler was serviced in March.")] + called("memory_write", {"text": "The boiler was serviced in March."}, KEPT), says("boiler")),
-    ("list", TOOLS, [user("List the files in notes.")], calls("fs_list", "notes")),
+    ("list", TOOLS, [user("List the files in notes.")], lists("notes")),
     ("list is said", TOOLS, [user("List the files in notes.")] + called("fs_list", {"path": "notes"}, {"entries": ["shopping.txt (11 bytes)", "todo.txt (4 bytes)"], "label": "household", "path": "notes"}), says("shopping.txt")),
     ("read", TOOLS, [user("Read the file notes/shopping.txt")], calls("fs_read", "notes/shopping.txt")),
     ("read is said", TOOLS, [user("Read the file notes/shopping.txt")] + called("fs_read", {"path": "notes/shopping.txt"}, {"label": "household", "path": "notes/shopping.txt", "size": 11, "source": "file", "text": "milk, bread"}), says("milk")),
     ("write", TOOLS, [user("Write milk to the file notes/buy.txt")], calls("fs_write", "notes/buy.txt", "milk")),
     ("fetch", TOOLS, [user("Fetch https://hearth.example/news")], calls("net_fetch", "https://hearth.example/news")),
-    ("command", TOOLS, [user("Run rm -rf ~")], calls("shell_exec", "rm", "-rf")),
+    ("command", TOOLS, [user("Run rm -rf ~")], calls("shell_exec", "rm", "~")),
     ("refusal is said", TOOLS, [user("Run rm -rf ~")] + called("shell_exec", {"command": ["rm", "-rf", "~"]}, {"error": "denied: shell:exec is not allowed for this conversation"}), says()),
     ("second question", TOOLS,
      [user("What time is it?")] + called("time_now", {}, CLOCK)
