@@ -22,10 +22,22 @@ pub fn create(options: &Options, data_key: &DataKey, header: &Header) -> Result<
     if !disk.lock().map_err(io("lock"))? {
         return Err(StoreError::Locked);
     }
+    let created = create_locked(options, data_key, header);
+    disk.unlock();
+    created
+}
+
+fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Result<(), StoreError> {
+    let disk = &*options.disk;
+    let io = |name: &'static str| move |e: std::io::Error| StoreError::io(name, &e);
     let names = disk.list().map_err(io("store"))?;
     if options.marked()? {
         let complete = [KEYS, INDEX].iter().all(|n| names.iter().any(|m| m == n));
-        return Err(if complete { StoreError::AlreadyInitialized } else { StoreError::Missing(INDEX.to_owned()) });
+        return Err(if complete {
+            StoreError::AlreadyInitialized
+        } else {
+            StoreError::Missing(INDEX.to_owned())
+        });
     }
     // Without the marker nothing here was ever acknowledged.
     for name in names.iter().filter(|n| n.as_str() != "lock") {
@@ -67,7 +79,12 @@ pub fn create(options: &Options, data_key: &DataKey, header: &Header) -> Result<
 }
 
 /// Writes a segment file: the header block and zeros, synced.
-pub(crate) fn write_segment(disk: &dyn Disk, name: &str, header: &[u8], length: usize) -> Result<(), StoreError> {
+pub(crate) fn write_segment(
+    disk: &dyn Disk,
+    name: &str,
+    header: &[u8],
+    length: usize,
+) -> Result<(), StoreError> {
     let io = |e| StoreError::io(name, &e);
     let file = disk.open(name, true).map_err(io)?;
     let mut bytes = header.to_vec();

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A folder of files.
 pub trait Disk: Send + Sync + fmt::Debug {
@@ -22,6 +22,8 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn sync_dir(&self) -> io::Result<()>;
     /// Takes the only lock; `false` when another process holds it.
     fn lock(&self) -> io::Result<bool>;
+    /// Gives the lock back.
+    fn unlock(&self);
 }
 
 /// An open file.
@@ -56,7 +58,7 @@ pub struct RealDisk {
     dir: PathBuf,
     /// Set for readers that must not change anything.
     read_only: bool,
-    lock: OnceLock<File>,
+    lock: Mutex<Option<File>>,
 }
 
 impl RealDisk {
@@ -66,12 +68,12 @@ impl RealDisk {
         if create {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
-        Ok(Self { dir: dir.to_owned(), read_only: false, lock: OnceLock::new() })
+        Ok(Self { dir: dir.to_owned(), read_only: false, lock: Mutex::default() })
     }
 
     /// Uses `dir` for reading only.
     pub fn read_only(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), read_only: true, lock: OnceLock::new() }
+        Self { dir: dir.to_owned(), read_only: true, lock: Mutex::default() }
     }
 }
 
@@ -106,16 +108,30 @@ impl Disk for RealDisk {
 
     fn lock(&self) -> io::Result<bool> {
         use rustix::fs::{FlockOperation, flock};
-        if self.lock.get().is_some() {
-            return Ok(true);
+        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_some() {
+            return Ok(false);
         }
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(self.dir.join("lock"))?;
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.dir.join("lock"))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(self.lock.set(file).is_ok()),
+            Ok(()) => {
+                *held = Some(file);
+                Ok(true)
+            }
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn unlock(&self) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -74,7 +74,9 @@ impl StoreError {
             Self::Locked => "Stop the other daemon first; only one can serve this store.",
             Self::Full => "Free some space on the disk, then try again.",
             Self::TooLarge(_) => "Use smaller messages or files.",
-            Self::Io { .. } | Self::Busy | Self::Frozen(_) => "Check the disk (see `hearth doctor`), then restart the daemon.",
+            Self::Io { .. } | Self::Busy | Self::Frozen(_) => {
+                "Check the disk (see `hearth doctor`), then restart the daemon."
+            }
             Self::Closed => "Start the daemon again.",
         }
     }

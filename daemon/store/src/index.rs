@@ -52,11 +52,22 @@ impl Checkpoint {
 
 type Overlay = BTreeMap<RowKey, Option<Arc<[u8]>>>;
 
+/// `db` is gone once the store is closed.
+struct Inner {
+    overlay: Overlay,
+    db: Option<Database>,
+}
+
+impl Inner {
+    fn db(&self) -> Result<&Database, StoreError> {
+        self.db.as_ref().ok_or(StoreError::Closed)
+    }
+}
+
 /// What readers and the writer share.
 pub(crate) struct Index {
-    db: Database,
+    inner: RwLock<Inner>,
     file: Arc<dyn crate::disk::DiskFile>,
-    overlay: RwLock<Overlay>,
     pub(crate) keys: RowKeys,
     journal: DomainKeys,
     versions: [AtomicU64; 8],
@@ -86,7 +97,10 @@ impl Index {
         first: &Checkpoint,
     ) -> Result<(), StoreError> {
         let file = disk.open(name, true).map_err(|e| StoreError::io(name, &e))?;
-        let db = redb::Builder::new().set_cache_size(CACHE).create_with_backend(Backend(file.clone())).map_err(redb_error)?;
+        let db = redb::Builder::new()
+            .set_cache_size(CACHE)
+            .create_with_backend(Backend(file.clone()))
+            .map_err(redb_error)?;
         let txn = db.begin_write().map_err(redb_error)?;
         {
             txn.open_table(ROWS).map_err(redb_error)?;
@@ -99,7 +113,11 @@ impl Index {
         file.sync().map_err(|e| StoreError::io(name, &e))
     }
 
-    pub(crate) fn open(disk: &dyn Disk, keys: RowKeys, journal: DomainKeys) -> Result<(Self, Checkpoint), StoreError> {
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        keys: RowKeys,
+        journal: DomainKeys,
+    ) -> Result<(Self, Checkpoint), StoreError> {
         let io = |e| StoreError::io(INDEX, &e);
         let file = disk.open(INDEX, false).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => StoreError::Missing(INDEX.to_owned()),
@@ -110,7 +128,10 @@ impl Index {
             return Err(StoreError::damaged(INDEX, "the file is empty"));
         }
         guarded(|| {
-            let db = redb::Builder::new().set_cache_size(CACHE).create_with_backend(Backend(file.clone())).map_err(redb_error)?;
+            let db = redb::Builder::new()
+                .set_cache_size(CACHE)
+                .create_with_backend(Backend(file.clone()))
+                .map_err(redb_error)?;
             let sealed = {
                 let txn = db.begin_read().map_err(redb_error)?;
                 let meta = txn.open_table(META).map_err(redb_error)?;
@@ -121,34 +142,43 @@ impl Index {
             let checkpoint = serde_json::from_slice(&plain)
                 .map_err(|_| StoreError::damaged(INDEX, "its checkpoint is malformed"))?;
             let versions = Default::default();
-            Ok((Self { db, file: file.clone(), overlay: RwLock::default(), keys, journal, versions }, checkpoint))
+            Ok((
+                Self {
+                    inner: RwLock::new(Inner { overlay: Overlay::new(), db: Some(db) }),
+                    file: file.clone(),
+                    keys,
+                    journal,
+                    versions,
+                },
+                checkpoint,
+            ))
         })
     }
 
     /// Puts mutations in front of the index; answers how many bytes they hold.
     pub(crate) fn apply(&self, writes: Vec<(RowKey, Option<Vec<u8>>)>) -> usize {
-        let mut overlay = self.overlay.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = 0;
         for (key, value) in writes {
             bytes += KEY + value.as_ref().map_or(0, Vec::len);
             if let Some(version) = self.versions.get(usize::from(key[0])) {
                 version.fetch_add(1, Ordering::Release);
             }
-            overlay.insert(key, value.map(Arc::from));
+            inner.overlay.insert(key, value.map(Arc::from));
         }
         bytes
     }
 
     /// Moves everything into redb, with the position in the same commit.
     pub(crate) fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), StoreError> {
-        let mut overlay = self.overlay.write().unwrap_or_else(PoisonError::into_inner);
-        let mut txn = self.db.begin_write().map_err(redb_error)?;
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let mut txn = inner.db()?.begin_write().map_err(redb_error)?;
         txn.set_two_phase_commit(true);
         let large = self.file.len().map_err(|e| StoreError::io(INDEX, &e))? >= QUICK_REPAIR_FROM;
         txn.set_quick_repair(large);
         {
             let mut rows = txn.open_table(ROWS).map_err(redb_error)?;
-            for (key, value) in overlay.iter() {
+            for (key, value) in &inner.overlay {
                 match value {
                     Some(value) => {
                         let sealed = self.keys.seal(key, nonce(), value);
@@ -164,8 +194,17 @@ impl Index {
             meta.insert(CHECKPOINT, &sealed[..]).map_err(redb_error)?;
         }
         txn.commit().map_err(redb_error)?;
-        overlay.clear();
+        inner.overlay.clear();
         Ok(())
+    }
+
+    /// Lets go of the file. What is not in redb yet is in the journal.
+    pub(crate) fn close(&self) {
+        let db = self.inner.write().unwrap_or_else(PoisonError::into_inner).db.take();
+        // After a failure redb reports it again here; nothing more can be done.
+        if let Some(Err(error)) = db.map(Database::close) {
+            log::debug!("closing the index: {error}");
+        }
     }
 
     /// A number that changes with every mutation of the table in this process.
@@ -173,14 +212,19 @@ impl Index {
         self.versions[table as usize].load(Ordering::Acquire)
     }
 
-    pub(crate) fn get(&self, table: Table, partition: &[u8], ordinal: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) fn get(
+        &self,
+        table: Table,
+        partition: &[u8],
+        ordinal: u64,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let key = self.keys.key(table, partition, ordinal);
-        let overlay = self.overlay.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(value) = overlay.get(&key) {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = inner.overlay.get(&key) {
             return Ok(value.as_ref().map(|v| v.to_vec()));
         }
         guarded(|| {
-            let txn = self.db.begin_read().map_err(redb_error)?;
+            let txn = inner.db()?.begin_read().map_err(redb_error)?;
             let rows = txn.open_table(ROWS).map_err(redb_error)?;
             let found = rows.get(&key[..]).map_err(redb_error)?;
             found.map(|sealed| self.unseal(&key, sealed.value())).transpose()
@@ -188,7 +232,9 @@ impl Index {
     }
 
     fn unseal(&self, key: &RowKey, sealed: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.keys.open(key, sealed).ok_or_else(|| StoreError::damaged(INDEX, "a row does not open with the key of its place"))
+        self.keys
+            .open(key, sealed)
+            .ok_or_else(|| StoreError::damaged(INDEX, "a row does not open with the key of its place"))
     }
 
     /// Rows of a partition with ordinals in `range`, oldest or newest first.
@@ -205,18 +251,22 @@ impl Index {
         }
         let from = self.keys.key(table, partition, *range.start());
         let to = self.keys.key(table, partition, *range.end());
-        let overlay = self.overlay.read().unwrap_or_else(PoisonError::into_inner);
-        let pending: Vec<_> = overlay.range(from..=to).map(|(k, v)| (*k, v.clone())).collect();
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        let pending: Vec<_> = inner.overlay.range(from..=to).map(|(k, v)| (*k, v.clone())).collect();
         guarded(|| {
-            let txn = self.db.begin_read().map_err(redb_error)?;
+            let txn = inner.db()?.begin_read().map_err(redb_error)?;
             let rows = txn.open_table(ROWS).map_err(redb_error)?;
             let stored = rows.range(&from[..]..=&to[..]).map_err(redb_error)?;
             let mut merged: BTreeMap<RowKey, Option<Vec<u8>>> = BTreeMap::new();
             // Of what is stored, at most the limit and what the overlay may hide is needed.
             let want = limit.saturating_add(pending.len());
-            let mut take = |row: Result<(redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>), redb::StorageError>| {
+            let mut take = |row: Result<
+                (redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>),
+                redb::StorageError,
+            >| {
                 let (key, sealed) = row.map_err(redb_error)?;
-                let key = RowKey::try_from(key.value()).map_err(|_| StoreError::damaged(INDEX, "a key has a wrong length"))?;
+                let key = RowKey::try_from(key.value())
+                    .map_err(|_| StoreError::damaged(INDEX, "a key has a wrong length"))?;
                 merged.insert(key, Some(self.unseal(&key, sealed.value())?));
                 Ok::<_, StoreError>(())
             };

@@ -65,6 +65,11 @@ pub(crate) fn open(options: Options, data_key: &DataKey) -> Result<(Store, Opene
     if !disk.lock().map_err(|e| StoreError::io("lock", &e))? {
         return Err(StoreError::Locked);
     }
+    open_locked(options, data_key).inspect_err(|_| disk.unlock())
+}
+
+fn open_locked(options: Options, data_key: &DataKey) -> Result<(Store, Opened), StoreError> {
+    let disk = options.disk.clone();
     let header = read_header(&*disk)?;
     let journal = data_key.domain(Domain::Journal);
     let audit = data_key.domain(Domain::Audit);
@@ -77,7 +82,9 @@ pub(crate) fn open(options: Options, data_key: &DataKey) -> Result<(Store, Opene
         (Some(first), Some(last)) if (*first..=*last).contains(&checkpoint.segment) => *last,
         _ => return Err(StoreError::Missing(segment::name(checkpoint.segment))),
     };
-    for name in disk.list().map_err(|e| StoreError::io("store", &e))?.iter().filter(|n| n.ends_with(TEMPORARY)) {
+    for name in
+        disk.list().map_err(|e| StoreError::io("store", &e))?.iter().filter(|n| n.ends_with(TEMPORARY))
+    {
         disk.remove(name).map_err(|e| StoreError::io(name, &e))?;
     }
     let index = Arc::new(index);
@@ -146,7 +153,12 @@ pub(crate) fn open(options: Options, data_key: &DataKey) -> Result<(Store, Opene
 }
 
 /// Steps into a segment: from the checkpoint, or from the segment before.
-fn enter(before: Option<Replay>, read: &Segment, checkpoint: &Checkpoint, audit: &DomainKeys) -> Result<Replay, StoreError> {
+fn enter(
+    before: Option<Replay>,
+    read: &Segment,
+    checkpoint: &Checkpoint,
+    audit: &DomainKeys,
+) -> Result<Replay, StoreError> {
     let number = read.header.number;
     let file = segment::name(number);
     let certificate = &read.header.certificate;
@@ -155,7 +167,11 @@ fn enter(before: Option<Replay>, read: &Segment, checkpoint: &Checkpoint, audit:
     }
     // A sealed segment has no keys any more; nothing is appended to it, so that
     // keys which sign nothing can stand in for them.
-    let epoch = read.header.keys.as_ref().map_or_else(|| hearth_audit::EpochKeys::first([0; 32], [0; 32]), |k| k.epoch.clone());
+    let epoch = read
+        .header
+        .keys
+        .as_ref()
+        .map_or_else(|| hearth_audit::EpochKeys::first([0; 32], [0; 32]), |k| k.epoch.clone());
     let resume = |state| Chain::resume(checkpoint.store, number, epoch, audit.subkey("arguments"), state);
     match before {
         Some(replay) => {
@@ -171,7 +187,10 @@ fn enter(before: Option<Replay>, read: &Segment, checkpoint: &Checkpoint, audit:
         None => {
             let last_record = checkpoint.last_record as usize;
             if last_record != 0 && read.record_at(last_record, audit).is_err() {
-                return Err(StoreError::damaged(&file, "the end of the audit log is missing: it was cut off or replaced by an older copy"));
+                return Err(StoreError::damaged(
+                    &file,
+                    "the end of the audit log is missing: it was cut off or replaced by an older copy",
+                ));
             }
             let mut open = BTreeMap::new();
             for gap in &checkpoint.open {
@@ -216,7 +235,8 @@ fn replay_segment(
                 at = next;
                 if head.flags & END != 0 {
                     for (kind, plain) in batch.drain(..) {
-                        apply(kind, &plain, read, state, index, overlay_bytes).map_err(|what| damaged(&what))?;
+                        apply(kind, &plain, read, state, index, overlay_bytes)
+                            .map_err(|what| damaged(&what))?;
                     }
                     state.last_record = done;
                     state.ordinal = ordinal;
@@ -285,4 +305,3 @@ fn clear_tail(file: &dyn DiskFile, read: &Segment, from: usize) -> Result<(), St
     file.write_at(&vec![0; used - from], from as u64).map_err(io)?;
     file.sync().map_err(io)
 }
-

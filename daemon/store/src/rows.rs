@@ -26,7 +26,8 @@ pub enum Table {
 }
 
 impl Table {
-    const ALL: [Self; 6] = [Self::Inbox, Self::Seen, Self::Outbox, Self::Sessions, Self::History, Self::Memory];
+    const ALL: [Self; 6] =
+        [Self::Inbox, Self::Seen, Self::Outbox, Self::Sessions, Self::History, Self::Memory];
 
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|t| *t as u8 == byte)

@@ -147,16 +147,30 @@ impl SimDisk {
             Inode { live: bytes.clone(), durable: bytes, pending: Vec::new() }
         });
         let inodes = inodes.collect();
-        SimDisk(Arc::new(Mutex::new(State { inodes, durable_names: names.clone(), names, ..State::default() })))
+        SimDisk(Arc::new(Mutex::new(State {
+            inodes,
+            durable_names: names.clone(),
+            names,
+            ..State::default()
+        })))
     }
 
     /// The same disk after the process was killed: everything written is there.
     pub fn process_killed(&self) -> SimDisk {
         let state = self.state();
-        let inodes = state.inodes.iter().map(|i| Inode { pending: Vec::new(), durable: i.live.clone(), live: i.live.clone() });
+        let inodes = state.inodes.iter().map(|i| Inode {
+            pending: Vec::new(),
+            durable: i.live.clone(),
+            live: i.live.clone(),
+        });
         let inodes = inodes.collect();
         let names = state.names.clone();
-        SimDisk(Arc::new(Mutex::new(State { inodes, durable_names: names.clone(), names, ..State::default() })))
+        SimDisk(Arc::new(Mutex::new(State {
+            inodes,
+            durable_names: names.clone(),
+            names,
+            ..State::default()
+        })))
     }
 
     /// Content of a file, for tests that damage it.
@@ -184,7 +198,10 @@ impl SimDisk {
 
     /// Counts an operation and injects what was asked for.
     fn operation(&self) -> io::Result<MutexGuard<'_, State>> {
-        let watch = { let s = self.state(); s.watch.clone().map(|w| (w, s.operations)) };
+        let watch = {
+            let s = self.state();
+            s.watch.clone().map(|w| (w, s.operations))
+        };
         if let Some((watch, n)) = watch {
             watch(n, self);
         }
@@ -220,7 +237,8 @@ fn lose(bytes: &mut Vec<u8>, pending: &[Change], rng: &mut Rng) {
                 while at < end {
                     let next = ((at / SECTOR + 1) * SECTOR).min(end);
                     if rng.below(2) == 0 && next <= bytes.len() {
-                        bytes[at..next].copy_from_slice(&data[at - *offset as usize..next - *offset as usize]);
+                        bytes[at..next]
+                            .copy_from_slice(&data[at - *offset as usize..next - *offset as usize]);
                     }
                     at = next;
                 }
@@ -280,6 +298,10 @@ impl Disk for SimDisk {
 
     fn lock(&self) -> io::Result<bool> {
         Ok(!std::mem::replace(&mut self.state().locked, true))
+    }
+
+    fn unlock(&self) {
+        self.state().locked = false;
     }
 }
 

@@ -52,7 +52,8 @@ impl Options {
     pub fn at(state: &Path, marker: &Path, create: bool, clock: StampClock) -> Result<Self, StoreError> {
         let open = |path: &Path| {
             let disk = RealDisk::new(path, create);
-            disk.map(|d| Arc::new(d) as Arc<dyn Disk>).map_err(|e| StoreError::io(&path.display().to_string(), &e))
+            disk.map(|d| Arc::new(d) as Arc<dyn Disk>)
+                .map_err(|e| StoreError::io(&path.display().to_string(), &e))
         };
         let name = marker.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let folder = marker.parent().unwrap_or(Path::new("/"));

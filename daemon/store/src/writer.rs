@@ -123,33 +123,42 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Serves requests until the store is closed or every handle is gone.
+    /// Serves requests until the store is closed or every handle is gone. Then
+    /// the files are let go, in the end the lock.
     pub(crate) fn run(mut self, requests: &std::sync::mpsc::Receiver<Request>) {
-        while let Ok(first) = requests.recv() {
-            let mut group = vec![first];
-            group.extend(requests.try_iter().take(255));
-            let mut closing = None;
+        let closing = self.work(requests);
+        let result = closing.map(|reply| (self.close(), reply));
+        self.index.close();
+        self.options.disk.unlock();
+        if let Some((result, reply)) = result {
+            let _ = reply.send(result);
+        }
+    }
+
+    /// Answers who asked to close the store.
+    fn work(&mut self, requests: &std::sync::mpsc::Receiver<Request>) -> Option<Reply> {
+        loop {
+            let first = requests.recv().ok()?;
             let mut batches = Vec::new();
-            for request in group {
+            for request in std::iter::once(first).chain(requests.try_iter().take(255)) {
                 match request {
                     Request::Batch { batch, durable, reply } => batches.push((batch, durable, reply)),
                     Request::Checkpoint { reply } => {
                         self.serve(std::mem::take(&mut batches));
                         let _ = reply.send(self.checkpoint(false));
                     }
-                    Request::Close { reply } => closing = Some(reply),
+                    Request::Close { reply } => {
+                        self.serve(batches);
+                        return Some(reply);
+                    }
                 }
             }
             self.serve(batches);
-            if let Some(reply) = closing {
-                let _ = reply.send(self.close());
-                return;
-            }
         }
     }
 
     fn freeze(&mut self, error: StoreError) -> StoreError {
-        log::error!("the store stops writing: {error}");
+        ::log::error!("the store stops writing: {error}");
         self.frozen.get_or_insert_with(|| error.to_string());
         error
     }
@@ -182,7 +191,7 @@ impl Writer {
         self.flush(&mut buffer, &mut waiting, sync);
         if self.overlay_bytes > self.options.checkpoint_bytes && self.frozen.is_none() {
             if let Err(error) = self.checkpoint(false) {
-                log::error!("the index could not be committed: {error}");
+                ::log::error!("the index could not be committed: {error}");
             }
         }
     }

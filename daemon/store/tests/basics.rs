@@ -1,0 +1,269 @@
+//! A store in a real folder: create once, write, read, close, open, rotate.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hearth_audit::{Finding, Kind, Remembered, Stamp};
+use hearth_scope::{CallId, ToolName};
+use hearth_store::{
+    AuditLog, Batch, Options, RealDisk, Store, StoreError, Table, create, inbox, memory, read_header,
+    sessions,
+};
+use hearth_vault::{Argon2Params, DataKey, Header, Secret, SlotRandom};
+use ulid::Ulid;
+
+fn options(dir: &Path) -> Options {
+    let clock = Arc::new(|| Stamp { boot: Ulid::from_parts(1, 1), mono_ns: 5, wall_ms: Some(7) });
+    let mut options = Options::at(&dir.join("state"), &dir.join("initialized"), true, clock).unwrap();
+    options.segment_bytes = 32 * 1024;
+    options
+}
+
+fn key() -> DataKey {
+    DataKey::from_bytes([4; 32])
+}
+
+fn header() -> Header {
+    let mut header = Header::new([8; 16]);
+    let random = SlotRandom { salt: [1; 16], nonce: [2; 24] };
+    header
+        .add_slot(&key(), &Secret::KeyFile(&[3; 32]), "key file", Argon2Params::default(), &random)
+        .unwrap();
+    header
+}
+
+fn started(n: u64) -> Kind {
+    Kind::Shutdown { reason: format!("reason {n}") }
+}
+
+fn new_store(dir: &Path) -> Store {
+    create(&options(dir), &key(), &header()).unwrap();
+    Store::open(options(dir), &key()).unwrap().0
+}
+
+/// Opens a store whose last handle was dropped: its writer may still be ending.
+fn reopen(dir: &Path) -> (Store, hearth_store::Opened) {
+    loop {
+        match Store::open(options(dir), &key()) {
+            Err(StoreError::Locked) => std::thread::yield_now(),
+            other => return other.unwrap(),
+        }
+    }
+}
+
+fn entry(id: u128, text: &str) -> memory::Row {
+    memory::Row {
+        id: Ulid(id << 64),
+        text: text.to_owned(),
+        topic: Some("boiler".into()),
+        label: memory::Label::Owner,
+        source: "console".into(),
+        turn: None,
+        created_ms: None,
+    }
+}
+
+#[test]
+fn inv_10_a_store_is_created_once_and_never_silently_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Store::open(options(dir.path()), &key());
+    assert!(matches!(open(), Err(StoreError::NotInitialized)));
+    create(&options(dir.path()), &key(), &header()).unwrap();
+    assert!(matches!(create(&options(dir.path()), &key(), &header()), Err(StoreError::AlreadyInitialized)));
+    let (store, _) = open().unwrap();
+    assert!(matches!(open(), Err(StoreError::Locked)));
+    store.close_blocking().unwrap();
+    assert!(matches!(store.commit_blocking(Batch::new().audit(started(1))), Err(StoreError::Closed)));
+    assert!(matches!(
+        Store::open(options(dir.path()), &DataKey::from_bytes([5; 32])),
+        Err(StoreError::WrongKey)
+    ));
+    for name in ["store.redb", "keys", "journal-00000000.seg"] {
+        let path = dir.path().join("state").join(name);
+        let away = dir.path().join("away");
+        std::fs::rename(&path, &away).unwrap();
+        assert!(matches!(open(), Err(StoreError::Missing(_))), "{name}");
+        if name != "journal-00000000.seg" {
+            assert!(matches!(create(&options(dir.path()), &key(), &header()), Err(StoreError::Missing(_))));
+        }
+        std::fs::rename(&away, &path).unwrap();
+    }
+    open().unwrap();
+}
+
+#[test]
+fn rows_and_entries_survive_with_and_without_closing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut expected = Vec::new();
+    for round in 0..4_u128 {
+        let (store, opened) = if round == 0 {
+            (new_store(dir.path()), None)
+        } else {
+            let (store, opened) = reopen(dir.path());
+            (store, Some(opened))
+        };
+        if let Some(opened) = opened {
+            assert_eq!(opened.unclean, round % 2 == 1, "round {round}");
+            assert_eq!(opened.entries, expected.len() as u64);
+        }
+        assert_eq!(memory::all(&store).unwrap(), expected);
+        for n in 0..60 {
+            let row = entry(round * 1000 + n + (1 << 50), &format!("text {round} {n} {}", "x".repeat(300)));
+            store.commit_blocking(Batch::new().put([memory::store(&row)]).audit(started(n as u64))).unwrap();
+            assert_eq!(memory::get(&store, row.id).unwrap().as_ref(), Some(&row));
+            expected.push(row);
+        }
+        assert!(store.figures().segment > 0, "it has rotated");
+        // Otherwise as if the process were killed: nothing is flushed on the way out.
+        if round % 2 == 1 {
+            store.close_blocking().unwrap();
+        }
+    }
+}
+
+#[test]
+fn messages_are_known_by_their_channel_and_identity() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = new_store(dir.path());
+    let row = inbox::Row {
+        id: Ulid::from_parts(1_800_000_000_000, 9),
+        channel: "console".into(),
+        external_id: "m1".into(),
+        session: Ulid::from_parts(1, 1),
+        origin: serde_json::json!({"kind": "console"}),
+        text: "hello".into(),
+        received_ms: None,
+        stage: inbox::Stage::Received,
+    };
+    assert_eq!(inbox::find(&store, "console", "m1").unwrap(), None);
+    store.commit_blocking(Batch::new().put(inbox::accept(&row))).unwrap();
+    assert_eq!(inbox::find(&store, "console", "m1").unwrap(), Some(row.id));
+    assert_eq!(inbox::pending(&store).unwrap(), [row.clone()]);
+    store.commit_blocking(Batch::new().put([inbox::acting(&row)])).unwrap();
+    assert_eq!(inbox::pending(&store).unwrap()[0].stage, inbox::Stage::Acting);
+    store.commit_blocking(Batch::new().put([inbox::done(row.id)])).unwrap();
+    store.checkpoint_blocking().unwrap();
+    assert!(inbox::pending(&store).unwrap().is_empty());
+    assert_eq!(inbox::find(&store, "console", "m1").unwrap(), Some(row.id), "still known");
+    let session = sessions::Row { id: row.session, name: "default".into(), created_ms: None };
+    store.commit_blocking(Batch::new().put([sessions::create(&session)])).unwrap();
+    for n in 0..10 {
+        assert_eq!(sessions::count(&store, session.id).unwrap(), n);
+        store
+            .commit_blocking(Batch::new().put([sessions::append(session.id, n, &format!("exchange {n}"))]))
+            .unwrap();
+        if n == 5 {
+            store.checkpoint_blocking().unwrap();
+        }
+    }
+    let read = |from, bytes| sessions::history::<String>(&store, session.id, from, bytes).unwrap();
+    assert_eq!(read(0, 1 << 20).len(), 10);
+    assert_eq!(read(7, 1 << 20), ["exchange 7", "exchange 8", "exchange 9"]);
+    assert_eq!(read(0, 60), ["exchange 8", "exchange 9"]);
+}
+
+#[test]
+fn an_intent_without_an_outcome_becomes_a_gap_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = new_store(dir.path());
+    let (turn, tool) = (Ulid::from_parts(3, 3), ToolName::parse("fs.write").unwrap());
+    let intent = |n| Kind::ToolIntent {
+        turn,
+        call: CallId(n),
+        tool: tool.clone(),
+        version: 1,
+        scopes: vec![],
+        subject: String::new(),
+        repaired: false,
+    };
+    let outcome = |n| Kind::ToolOutcome {
+        turn,
+        call: CallId(n),
+        tool: tool.clone(),
+        outcome: "verified".into(),
+        duration_ms: 1,
+    };
+    store.commit_blocking(Batch::new().audit(intent(1))).unwrap();
+    store.commit_blocking(Batch::new().audit(outcome(1)).audit(intent(2))).unwrap();
+    store.checkpoint_blocking().unwrap();
+    for n in 0..300 {
+        store.commit_blocking(Batch::new().audit(started(n))).unwrap();
+    }
+    assert!(store.figures().segment > 1, "the intent lies in an older segment");
+    drop(store);
+    let gap = Kind::Gap { turn, call: CallId(2), tool: tool.clone() };
+    let (store, opened) = reopen(dir.path());
+    assert_eq!(opened.gaps, [gap]);
+    store.close_blocking().unwrap();
+    let (_, opened) = Store::open(options(dir.path()), &key()).unwrap();
+    assert!(opened.gaps.is_empty());
+}
+
+#[test]
+fn the_log_is_verified_exported_and_read_offline() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = new_store(dir.path());
+    for n in 0..300 {
+        store.commit_blocking(Batch::new().audit(started(n))).unwrap();
+    }
+    let disk = RealDisk::read_only(&dir.path().join("state"));
+    let log = AuditLog::new(&disk, &key());
+    let report = log.verify(None, None).unwrap();
+    assert_eq!((report.entries, report.finding), (300, None));
+    assert!(report.epochs > 2);
+    assert_eq!(log.identity().unwrap(), report.identity.unwrap());
+    let mut lines = Vec::new();
+    log.export(&mut |l| {
+        lines.push(l.to_owned());
+        Ok(())
+    })
+    .unwrap();
+    let mut verifier = hearth_audit::Verifier::new(report.identity, Some(report.end));
+    lines.iter().for_each(|l| verifier.push(l.as_bytes()));
+    assert_eq!(verifier.finish(true).finding, None);
+    let newest = log.newest(5, &|_| true).unwrap();
+    assert_eq!(newest.len(), 5);
+    assert!(String::from_utf8_lossy(&newest[0]).contains("reason 299"));
+    let later = Remembered { size: 301, hash: [0; 32] };
+    assert_eq!(
+        log.verify(None, Some(later)).unwrap().finding,
+        Some(Finding::RolledBack { have: 300, remembered: 301 })
+    );
+    store.close_blocking().unwrap();
+    // One byte in the middle of a sealed segment.
+    let path = dir.path().join("state/journal-00000001.seg");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[9000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    assert!(matches!(log.verify(None, None).unwrap().finding, Some(Finding::Edited { .. })));
+}
+
+#[test]
+fn inv_7_names_and_values_are_unreadable_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = new_store(dir.path());
+    let mut row = entry(77 << 20, "canary-text");
+    row.topic = Some("canary-topic".into());
+    row.source = "canary-source".into();
+    let session =
+        sessions::Row { id: Ulid::from_parts(2, 2), name: "canary-session".into(), created_ms: None };
+    store
+        .commit_blocking(
+            Batch::new()
+                .put([memory::store(&row), sessions::create(&session)])
+                .audit(Kind::Shutdown { reason: "canary-audit".into() }),
+        )
+        .unwrap();
+    store.commit_blocking(Batch::new().put([sessions::append(session.id, 0, &"canary-exchange")])).unwrap();
+    assert!(store.get(Table::Sessions, b"name/canary-session", 0).unwrap().is_some());
+    store.close_blocking().unwrap();
+    let mut files = 0;
+    for file in std::fs::read_dir(dir.path().join("state")).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        files += 1;
+        assert!(!bytes.windows(6).any(|w| w == b"canary"));
+    }
+    assert!(files >= 4);
+    assert_eq!(read_header(&RealDisk::read_only(&dir.path().join("state"))).unwrap(), header());
+}
