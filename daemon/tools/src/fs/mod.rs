@@ -307,16 +307,20 @@ fn replace(roots: &Roots, target: &Target, temporary: &str, bytes: &[u8]) -> Res
         failed(e)
     })?;
 
-    let (file, _) = roots.regular(target)?;
-    let mut seen = Vec::new();
-    let read = file.take(bytes.len() as u64 + 1).read_to_end(&mut seen);
-    if read.is_err() || seen != bytes {
+    if !reads_back(roots, target, bytes)? {
         return Err(ToolError::Failed(format!(
             "{} reads back differently from what was written",
             target.path
         )));
     }
     Ok(Done::verified(json!({ "path": target.path, "bytes": bytes.len(), "replaced": mode.is_some() })))
+}
+
+/// True when the file holds exactly these bytes.
+fn reads_back(roots: &Roots, target: &Target, bytes: &[u8]) -> Result<bool, ToolError> {
+    let (file, _) = roots.regular(target)?;
+    let mut seen = Vec::new();
+    Ok(file.take(bytes.len() as u64 + 1).read_to_end(&mut seen).is_ok() && seen == bytes)
 }
 
 /// `fs.delete`

@@ -179,6 +179,12 @@ async fn a_swapped_link_is_never_followed() {
         let trap = place.home.join("trap");
         symlink(&place.outside, &trap).unwrap();
         let done = AtomicBool::new(false);
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
         let (mut read, mut refused) = (0, 0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -188,6 +194,8 @@ async fn a_swapped_link_is_never_followed() {
                     rustix::fs::renameat_with(&directory, "door", &directory, "trap", exchange).unwrap();
                 }
             });
+            // Also when an assertion fails: the scope waits for its thread.
+            let _stop = Stop(&done);
             let roots = place.roots(Label::Household);
             let target = roots.locate("door/secret.txt").unwrap();
             // At least 2,000 tries, and more until both sides of the race were seen.
@@ -206,12 +214,24 @@ async fn a_swapped_link_is_never_followed() {
                     let _ = super::replace(&roots, &target, &format!(".t{n}"), b"mine");
                 }
             }
-            done.store(true, Ordering::Relaxed);
         });
         assert!(read > 0 && refused > 0, "the race was not run: {read} read, {refused} refused");
         assert_eq!(fs::read_to_string(place.outside.join("secret.txt")).unwrap(), "SECRET");
         assert_eq!(fs::read_dir(&place.outside).unwrap().count(), 1);
     }
+}
+
+#[test]
+fn a_file_that_differs_is_not_verified() {
+    let place = Place::new(true);
+    let roots = place.roots(Label::Household);
+    let check = |path: &str, bytes: &[u8]| super::reads_back(&roots, &roots.locate(path).unwrap(), bytes);
+    for (bytes, same) in
+        [(&b"milk\nbread\n"[..], true), (b"milk\nbread", false), (b"milk\nbread\n\n", false), (b"", false)]
+    {
+        assert_eq!(check("notes/list.txt", bytes), Ok(same));
+    }
+    assert!(check("gone", b"").is_err() && check("link.txt", b"SECRET").is_err());
 }
 
 #[tokio::test]

@@ -62,6 +62,7 @@ async fn the_best_entry_comes_first_in_both_languages() {
         ("Garten gießen", "Tomaten"),
         ("Wo ist der Garagenschlüssel? schluessel", "Schlüssel"),
         ("SCHLÜSSEL", "Schlüssel"),
+        ("Schlüsselbund", "Schlüssel"),
         ("schlu\u{308}ssel", "Schlüssel"),
         ("Wann wird der Müll abgeholt?", "Mülltonnen"),
         ("mulltonne", "Mülltonnen"),

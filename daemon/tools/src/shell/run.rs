@@ -237,7 +237,7 @@ struct Scratch {
 impl Scratch {
     fn new(parent: &Path) -> Result<Self, ToolError> {
         let tag = Ulid::generate().to_string();
-        let path = parent.join(format!("run-{tag}"));
+        let path = parent.join(sweep::folder(&tag));
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)
