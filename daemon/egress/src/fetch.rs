@@ -86,6 +86,7 @@ pub struct Fetcher {
     lan: Arc<[LanHost]>,
     on_link: fn() -> OnLink,
     slots: Arc<Semaphore>,
+    limits: FetchLimits,
 }
 
 impl Default for Fetcher {
@@ -102,7 +103,17 @@ impl Fetcher {
 
     /// The same with another resolver.
     pub fn with_resolver(lan: Vec<LanHost>, resolver: Arc<dyn Resolver>) -> Self {
-        Self { resolver, lan: lan.into(), on_link: OnLink::read, slots: Arc::new(Semaphore::new(CONCURRENT)) }
+        Self { resolver, lan: lan.into(), on_link: OnLink::read, slots: Arc::new(Semaphore::new(CONCURRENT)), limits: FetchLimits::default() }
+    }
+
+    /// The same with other limits for callers that ask for its own.
+    pub fn with_limits(self, limits: FetchLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// The limits that were configured.
+    pub fn limits(&self) -> FetchLimits {
+        self.limits
     }
 
     /// Reads an address.

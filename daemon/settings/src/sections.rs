@@ -98,8 +98,6 @@ section! {
         keep_alive_s: Duration = set("1800"), number(0, 604_800, "seconds");
         /// Load the first model right after start-up, so that the first question is not the slow one.
         warm_up: bool = set("true"), Kind::Flag;
-        /// Further attempts after a server that was busy or could not be reached.
-        retries: u32 = set("2"), number(0, 5, "attempts");
     }
 }
 
@@ -203,14 +201,6 @@ section! {
     Tools = "tools" {
         /// Tools that are never offered, by name.
         disabled: Vec<String> = set("[]"), texts(64, 64, "a tool name", checks::tool);
-        /// Longest run of a tool that has no limit of its own.
-        timeout_s: Duration = set("30"), number(1, 600, "seconds");
-        /// Largest file that is read or written.
-        file_bytes: u64 = set("1048576"), number(1_024, 16_777_216, "bytes");
-        /// Most memories that one search returns.
-        memory_results: usize = set("8"), number(1, 50, "memories");
-        /// Longest text of one memory.
-        memory_bytes: usize = set("16384"), number(256, 65_536, "bytes");
     }
 }
 
@@ -264,10 +254,18 @@ section! {
         enabled: bool = set("false"), Kind::Flag;
         /// Programs that may be run, by name or absolute path.
         commands: Vec<String> = set("[]"), texts(64, 256, "the name or path of a program", checks::command);
-        /// Longest run; then the program and its children are killed.
-        timeout_s: Duration = set("30"), number(1, 600, "seconds");
-        /// Most output that is kept.
-        output_bytes: usize = set("65536"), number(1_024, 1_048_576, "bytes");
+    }
+}
+
+choice! {
+    /// The highest trust that a channel can have.
+    Ceiling {
+        /// As the origin of a message allows.
+        Trusted = "trusted",
+        /// Like an identified person on a transport that is not ours.
+        SemiTrusted = "semi_trusted",
+        /// Like a stranger.
+        Untrusted = "untrusted",
     }
 }
 
@@ -279,6 +277,8 @@ section! {
         /// User id of the owner. Only this user and root are let in.
         /// When unset, the user that runs the daemon.
         owner_uid: Option<u32> = unset("1000"), number(0, 4_294_967_294, "as a user id");
+        /// The highest trust that the console can have. It can only be lowered.
+        ceiling: Ceiling = set("\"trusted\""), Kind::Choice(Ceiling::WORDS);
         /// Most connections at once.
         connections: usize = set("16"), number(1, 256, "connections");
         /// Most connections of one user at once.

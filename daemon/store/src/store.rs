@@ -224,6 +224,11 @@ impl Store {
         self.index.version(table)
     }
 
+    /// How many entries the audit log has, and the hash of the last one.
+    pub fn audit_end(&self) -> (u64, [u8; 32]) {
+        *self.counters.end.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     /// Figures since the store was opened.
     pub fn figures(&self) -> Figures {
         let c = &self.counters;

@@ -34,6 +34,8 @@ pub(crate) struct Counters {
     pub(crate) entries: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) segment: AtomicU64,
+    /// Where the audit log ends.
+    pub(crate) end: std::sync::Mutex<(u64, [u8; 32])>,
 }
 
 /// A batch: audit entries and mutations that count together or not at all.
@@ -278,6 +280,11 @@ impl Writer {
                 self.overlay_bytes += self.index.apply(encoded.writes);
             }
             let _ = reply.send(result.clone());
+        }
+        if result.is_ok() {
+            let state = self.chain.state();
+            *self.counters.end.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                (state.next_seq, state.last_hash);
         }
         buffer.clear();
     }

@@ -32,6 +32,7 @@ pub struct Builder {
     config: Option<Arc<dyn ConfigPort>>,
     shell: Option<Shell>,
     extra: Vec<Arc<dyn Tool>>,
+    disabled: Vec<String>,
 }
 
 impl Builder {
@@ -83,6 +84,12 @@ impl Builder {
         self
     }
 
+    /// Leaves out the tools of these names.
+    pub fn without(mut self, names: &[&str]) -> Self {
+        self.disabled.extend(names.iter().map(|n| (*n).to_owned()));
+        self
+    }
+
     /// The registry, in an order that does not depend on the order of the calls.
     pub fn build(self) -> Registry {
         let mut tools = Vec::new();
@@ -115,6 +122,7 @@ impl Builder {
             add(&mut tools, Exec(shell));
         }
         tools.extend(self.extra);
+        tools.retain(|t| !self.disabled.contains(&t.spec().name.to_string()));
         Registry { tools }
     }
 }
@@ -165,28 +173,6 @@ impl Registry {
         match checked {
             Ok(tool) => tool.run(grant, call.arguments, ctx).await,
             Err(error) => ToolOutcome::Failed(error),
-        }
-    }
-
-    /// The one tool whose name is at most two edits away from `name` (one for
-    /// names under eight letters). Only tools that read are found: a guess must
-    /// not cause an effect.
-    pub fn closest(&self, name: &str) -> Option<&ToolName> {
-        if name.len() > hearth_scope::name::TOOL_NAME_MAX {
-            return None;
-        }
-        let wanted = name.trim().to_lowercase().replace(['_', '-', '/', ':'], ".");
-        let allowed = if wanted.chars().count() < 8 { 1 } else { 2 };
-        let mut near: Vec<_> = self
-            .specs()
-            .map(|s| (strsim::osa_distance(&wanted, s.name.as_str()), s))
-            .filter(|(distance, _)| *distance <= allowed)
-            .collect();
-        near.sort_by_key(|(distance, _)| *distance);
-        match near.as_slice() {
-            [(_, one)] if one.effect.is_read_only() => Some(&one.name),
-            [(a, first), (b, _), ..] if a < b && first.effect.is_read_only() => Some(&first.name),
-            _ => None,
         }
     }
 

@@ -100,6 +100,15 @@ impl Memory {
     }
 }
 
+/// The entries that fit `query` best, best first, at most `limit`.
+pub fn search<'a>(entries: &'a [MemoryEntry], query: &str, limit: usize) -> Vec<&'a MemoryEntry> {
+    let mut index = Index::default();
+    for entry in entries {
+        index.add(entry.topic.as_deref(), &entry.text);
+    }
+    index.search(query, limit).into_iter().filter_map(|hit| entries.get(hit.document as usize)).collect()
+}
+
 /// `memory.read`
 pub(crate) struct Read(pub(crate) Arc<Memory>);
 

@@ -48,7 +48,8 @@ pub trait FetchPort: Send + Sync {
 impl FetchPort for Fetcher {
     fn fetch<'a>(&'a self, url: &'a str, redirects: usize) -> BoxFuture<'a, Result<Page, ToolError>> {
         Box::pin(async move {
-            let limits = FetchLimits { redirects, ..FetchLimits::default() };
+            let configured = self.limits();
+            let limits = FetchLimits { redirects: redirects.min(configured.redirects), ..configured };
             let fetched = Fetcher::fetch(self, url, limits).await.map_err(|e| match e {
                 EgressError::BadUrl(_) => ToolError::InvalidArguments(e.to_string()),
                 EgressError::Refused(_) => ToolError::Refused(e.to_string()),

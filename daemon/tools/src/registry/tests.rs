@@ -215,34 +215,6 @@ fn nothing_is_offered_without_its_scope() {
     assert_eq!(Registry::builder().build().specs().count(), 0);
 }
 
-#[test]
-fn only_reading_tools_are_guessed() {
-    let registry = everything();
-    for (wrong, right) in [
-        ("memory.raed", Some("memory.read")),
-        ("memory_read", Some("memory.read")),
-        ("Memory.Read", Some("memory.read")),
-        ("time.noww", Some("time.now")),
-        ("timenow", Some("time.now")),
-        ("fs.lst", Some("fs.list")),
-        ("fs.metadat", Some("fs.metadata")),
-        ("config_reed", Some("config.read")),
-        // Effects are never guessed, nor a reading tool when one is as near.
-        ("memory.wirte", None),
-        ("memory.forgett", None),
-        ("fs.delet", None),
-        ("fs.writ", None),
-        ("shell.exe", None),
-        ("net.fetc", None),
-        ("get_weather", None),
-        ("read", None),
-        ("", None),
-        (&"memory.read".repeat(1_000), None),
-    ] {
-        assert_eq!(registry.closest(wrong).map(ToolName::as_str), right, "{wrong:.40}");
-    }
-}
-
 /// A tool that waits, of any effect.
 struct Waits<const DESTROYS: bool>;
 

@@ -1,0 +1,46 @@
+//! The log: one line an event on the standard error, with a priority that
+//! systemd understands. No message text, no secret.
+
+use std::io::Write as _;
+
+use hearth_settings::LogLevel;
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+struct Stderr;
+
+impl Log for Stderr {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // Libraries talk about connections; only their warnings are of interest.
+        metadata.target().starts_with("hearth") || metadata.level() <= Level::Warn
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let priority = match record.level() {
+            Level::Error => 3,
+            Level::Warn => 4,
+            Level::Info => 6,
+            Level::Debug | Level::Trace => 7,
+        };
+        let text = record.args().to_string().replace(['\n', '\r'], " ");
+        // A log that cannot be written must not stop the daemon.
+        let _ = writeln!(std::io::stderr().lock(), "<{priority}>{text}");
+    }
+
+    fn flush(&self) {}
+}
+
+/// Installs the log at a level; a second call changes nothing.
+pub fn install(level: LogLevel) {
+    let filter = match level {
+        LogLevel::Error => LevelFilter::Error,
+        LogLevel::Warn => LevelFilter::Warn,
+        LogLevel::Info => LevelFilter::Info,
+        LogLevel::Debug => LevelFilter::Debug,
+    };
+    if log::set_logger(&Stderr).is_ok() {
+        log::set_max_level(filter);
+    }
+}

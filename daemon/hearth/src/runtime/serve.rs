@@ -1,0 +1,167 @@
+//! Start-up in stages, each of which can fail before the next; the end with a limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hearth_audit::Kind;
+use hearth_console::{Policy, bind, serve as serve_console};
+use hearth_scope::TrustTier;
+use hearth_settings::Settings;
+use hearth_store::{AuditLog, Batch, RealDisk, Store, StoreError};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::exit::{Exit, Failure};
+use crate::clock::{SystemClock, fill};
+use crate::runtime::assemble;
+use crate::runtime::control::{ControlDesk, ControlGateway};
+use crate::runtime::drive::Shared;
+use crate::runtime::gateway::{Agent, Desk, DeskGateway, FittedModels};
+use crate::runtime::ports::{AuditRows, MemoryRows, SettingsRows};
+use crate::runtime::unlock;
+
+/// Quiet time after which the index is committed.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The clocks in the time zone of the household.
+pub fn clock(settings: &Settings) -> Result<SystemClock, Failure> {
+    let mut fallback = [0; 16];
+    fill(&mut fallback);
+    Ok(SystemClock::new(assemble::zone(settings)?, fallback))
+}
+
+/// Runs the daemon until a signal ends it. Prints one line that begins with
+/// `ready` when messages are taken.
+pub async fn serve(settings: Settings) -> Result<(), Failure> {
+    let settings = Arc::new(settings);
+    let clock = clock(&settings)?;
+    let started = clock.since_boot();
+    hearth_egress::install_tls();
+    let models = assemble::models(&settings)?;
+    let options = unlock::options(&settings, &clock, false)?;
+    let unlocking = settings.clone();
+    let key = tokio::task::spawn_blocking(move || unlock::unlock(&unlocking)).await.map_err(joined)??;
+    let opening = key.clone();
+    let (store, opened) =
+        tokio::task::spawn_blocking(move || Store::open(options, &opening)).await.map_err(joined)??;
+    for gap in &opened.gaps {
+        if let Kind::Gap { tool, turn, .. } = gap {
+            log::warn!("turn {turn}: it is not known whether {tool} took effect; it is not repeated");
+        }
+    }
+    let state = settings.paths.state.clone();
+    let reading = key.clone();
+    let identity = crate::runtime::ports::blocking(move || AuditLog::new(&RealDisk::read_only(&state), &reading).identity()).await?;
+    let memory = MemoryRows { store: store.clone(), clock: clock.clone() };
+    let audit = AuditRows { state: settings.paths.state.clone(), key };
+    let scratch = std::env::temp_dir().join("hearth-tools");
+    let shown = SettingsRows(settings.clone());
+    let tools = assemble::tools(&settings, scratch, Arc::new(clock.clone()), memory.clone(), audit.clone(), shown)?;
+    let ceiling = assemble::console_ceiling(&settings);
+    let context_tokens = models.providers(hearth_models::ChatOptions { local_only: false }).next().map_or(4096, |p| p.context_tokens);
+    let shared = Shared {
+        store: store.clone(),
+        models: Arc::new(FittedModels { models: models.clone(), context_tokens }),
+        tools: Arc::new(tools),
+    };
+    let desk = Desk::new(shared, agent(&settings, ceiling), clock.clone(), settings.limits.turns);
+    let entry = Kind::Startup { version: env!("CARGO_PKG_VERSION").to_owned(), unclean: opened.unclean };
+    store.commit(Batch::new().audit(entry)).await?;
+    desk.recover().await?;
+    let owner = settings.console.owner_uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+    let listener = bind(&settings.console.socket, owner)
+        .map_err(|e| Failure::new(Exit::Failed, e.to_string(), e.remedy()))?;
+    let control = Arc::new(ControlDesk {
+        desk: desk.clone(),
+        settings: settings.clone(),
+        models: models.clone(),
+        memory,
+        audit,
+        clock,
+        started,
+        identity,
+        ceiling,
+    });
+    let stop = CancellationToken::new();
+    let console = tokio::spawn(serve_console(
+        listener,
+        Arc::new(DeskGateway(desk.clone())),
+        Arc::new(ControlGateway(control)),
+        policy(&settings, owner),
+        stop.clone(),
+    ));
+    let idle = tokio::spawn(commit_when_idle(desk.clone(), store.clone()));
+    if settings.model.warm_up {
+        let models = models.clone();
+        tokio::spawn(async move { models.warm_up().await });
+    }
+    println!("ready: version {}, console {}", env!("CARGO_PKG_VERSION"), settings.console.socket.display());
+    let reason = ended_by().await;
+    log::info!("stopping: {reason}");
+    desk.stop.cancel();
+    desk.tasks.close();
+    if tokio::time::timeout(settings.limits.shutdown_s, desk.tasks.wait()).await.is_err() {
+        log::warn!("a turn did not end in time; it is closed as interrupted at the next start");
+    }
+    stop.cancel();
+    let _ = tokio::time::timeout(settings.limits.shutdown_s, console).await;
+    idle.abort();
+    store.commit(Batch::new().audit(Kind::Shutdown { reason: reason.to_owned() })).await?;
+    store.close().await?;
+    Ok(())
+}
+
+fn joined(error: tokio::task::JoinError) -> Failure {
+    Failure::new(Exit::Failed, format!("start-up was interrupted: {error}"), "Try again.")
+}
+
+async fn ended_by() -> &'static str {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return "no signals can be received";
+    };
+    tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    }
+}
+
+/// The index is behind the journal until nothing has happened for a while.
+async fn commit_when_idle(desk: Arc<Desk>, store: Store) {
+    loop {
+        desk.activity.notified().await;
+        while tokio::time::timeout(IDLE, desk.activity.notified()).await.is_ok() {}
+        match store.checkpoint().await {
+            Ok(()) => {}
+            Err(StoreError::Closed) => return,
+            Err(error) => log::error!("the index could not be committed: {error}"),
+        }
+    }
+}
+
+fn agent(settings: &Settings, ceiling: TrustTier) -> Agent {
+    Agent {
+        capabilities: assemble::capabilities(settings),
+        system: assemble::system_text(settings),
+        limits: assemble::limits(settings),
+        message_bytes: settings.limits.message_bytes,
+        waiting: settings.limits.waiting,
+        history_bytes: settings.turn.history_bytes,
+        history_exchanges: settings.turn.history_exchanges as u64,
+        ceiling,
+    }
+}
+
+fn policy(settings: &Settings, owner: u32) -> Policy {
+    let console = &settings.console;
+    Policy {
+        connections: console.connections,
+        connections_per_uid: console.connections_per_uid,
+        frame: console.frame_s,
+        idle: console.idle_s,
+        text_max: settings.limits.message_bytes,
+        cancel_on_disconnect: settings.turn.cancel_on_disconnect,
+        drain: settings.limits.shutdown_s,
+        server: format!("hearth {}", env!("CARGO_PKG_VERSION")),
+        ..Policy::for_owner(owner)
+    }
+}

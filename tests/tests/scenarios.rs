@@ -1,0 +1,237 @@
+//! The stories of a turn, through the real binary and a scripted model.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::time::{Duration, Instant};
+
+use hearth_tests::model::last_message;
+use hearth_tests::{FakeModel, Home, Reply};
+use serde_json::{Value, json};
+
+/// Events of one kind.
+fn events<'a>(lines: &'a [Value], name: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|l| l["event"] == name || l["type"] == name).collect()
+}
+
+fn audit(home: &Home) -> Vec<Value> {
+    let out = home.run(&["audit", "export", "-"]);
+    assert_eq!(out.code, 0, "{out:?}");
+    out.json_lines().into_iter().filter(|l| l.get("entry").is_some()).map(|l| l["entry"].clone()).collect()
+}
+
+fn kinds(entries: &[Value]) -> Vec<&str> {
+    entries.iter().filter_map(|e| e["kind"].as_str()).collect()
+}
+
+#[test]
+fn recall_what_was_said_before() {
+    let model = FakeModel::start(|request| match last_message(request) {
+        (role, text) if role == "user" && text.contains("boiler") => Reply::call("memory_read", json!({"query": "boiler"})),
+        (role, text) if role == "tool" => Reply::text(format!("You told me: {}", &text[..text.len().min(600)])),
+        _ => Reply::text("Hm."),
+    });
+    let home = Home::new(&model.url(), "");
+    home.init();
+    let daemon = home.serve();
+    let out = daemon.ask("Remember that the boiler was serviced in March.");
+    assert_eq!((out.code, out.stdout.trim()), (0, "I will remember that."), "{out:?}\n{}", daemon.log());
+    assert!(model.requests().is_empty(), "remembering needs no model");
+    let (code, lines) = daemon.ask_json("What did I tell you about the boiler?");
+    assert_eq!(code, 0, "{lines:?}");
+    assert_eq!(events(&lines, "tool_call_finished")[0]["tool"], "memory.read");
+    let text = lines.last().unwrap()["text"].as_str().unwrap();
+    assert!(text.contains("serviced in March"), "{text}");
+    drop(daemon);
+    let log = audit(&home);
+    assert!(kinds(&log).contains(&"memory_access"));
+    assert!(!format!("{log:?}").contains("serviced"), "no text of a message is in the audit log");
+}
+
+#[test]
+fn an_effect_is_verified_by_looking() {
+    let model = FakeModel::start(|request| match last_message(request) {
+        (role, _) if role == "user" => Reply::call("fs_write", json!({"path": "shopping.txt", "text": "milk"})),
+        _ => Reply::text("I have written the list."),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let notes = dir.path().canonicalize().unwrap();
+    let more = format!("[[tools.root]]\npath = \"{}\"\nmode = \"write\"\n", notes.display());
+    let home = Home::new(&model.url(), &more);
+    home.init();
+    let daemon = home.serve();
+    let (code, lines) = daemon.ask_json("Write milk on the shopping list.");
+    assert_eq!(code, 0, "{lines:?}");
+    assert_eq!(events(&lines, "tool_call_finished")[0]["verified"], "verified", "{lines:?}");
+    assert_eq!(std::fs::read_to_string(notes.join("shopping.txt")).unwrap(), "milk");
+    assert_eq!(lines.last().unwrap()["text"], "I have written the list.");
+    drop(daemon);
+    let log = audit(&home);
+    let names = kinds(&log);
+    let at = |kind: &str| names.iter().position(|k| *k == kind).unwrap();
+    assert!(at("turn_started") < at("tool_intent") && at("tool_intent") < at("tool_outcome") && at("tool_outcome") < at("turn_ended"));
+}
+
+#[test]
+fn rm_rf_is_refused_at_semi_trusted() {
+    let model = FakeModel::start(|request| match last_message(request) {
+        (role, text) if role == "tool" => Reply::text(format!("I may not do that. {text}")),
+        _ => Reply::call("shell_exec", json!({"command": ["rm", "-rf", "~"]})),
+    });
+    let more = "[tools.shell]\nenabled = true\ncommands = [\"rm\"]\n";
+    let home = Home::new(&model.url(), more);
+    let settings = std::fs::read_to_string(home.path("hearth.toml")).unwrap();
+    let settings = settings.replace("[console]\n", "[console]\nceiling = \"semi_trusted\"\n");
+    std::fs::write(home.path("hearth.toml"), settings).unwrap();
+    home.init();
+    let daemon = home.serve();
+    let (code, lines) = daemon.ask_json("Run rm -rf ~");
+    assert_eq!(code, 0, "{lines:?}");
+    // The model was told, and the person got its sentence.
+    let told = last_message(&model.requests()[1]);
+    assert!(told.0 == "tool" && told.1.contains("Denied") && told.1.contains("semi_trusted"), "{told:?}");
+    assert!(lines.last().unwrap()["text"].as_str().unwrap().contains("may not"));
+    // It was not even offered.
+    assert!(!model.requests()[0]["tools"].to_string().contains("shell_exec"));
+    drop(daemon);
+    let log = audit(&home);
+    let denied: Vec<_> = log.iter().filter(|e| e["kind"] == "scope_denied").collect();
+    assert_eq!(denied.len(), 1);
+    assert_eq!(denied[0]["tool"], "shell.exec");
+    assert!(!kinds(&log).contains(&"tool_intent"));
+}
+
+#[test]
+fn ctrl_c_stops_the_answer_and_leaves_the_daemon_alive() {
+    let model = FakeModel::start(|request| match last_message(request) {
+        (_, text) if text.contains("story") => Reply::Hang("Once upon a time there was ".into()),
+        _ => Reply::text("Hello again."),
+    });
+    let home = Home::new(&model.url(), "");
+    home.init();
+    let daemon = home.serve();
+    let mut ask = home.command(&["ask", "Tell me a story."]);
+    ask.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = ask.spawn().unwrap();
+    // Streaming has begun when its first words arrive.
+    let mut first = [0; 4];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
+    assert_eq!(&first, b"Once");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(12));
+    let out = daemon.ask("Are you there?");
+    assert_eq!((out.code, out.stdout.trim()), (0, "Hello again."), "{out:?}");
+    // The connection to the model was closed, not left to generate.
+    let until = Instant::now() + Duration::from_secs(10);
+    while model.clients_gone() == 0 && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!(model.clients_gone(), 1);
+    drop(daemon);
+    let log = audit(&home);
+    let ended: Vec<_> = log.iter().filter(|e| e["kind"] == "turn_ended").map(|e| e["outcome"].clone()).collect();
+    assert_eq!(ended, [json!("cancelled"), json!("completed")]);
+}
+
+#[test]
+fn a_model_that_breaks_off_fails_cleanly() {
+    #[track_caller]
+    fn check(reply: Reply, part: &str) {
+        let model = FakeModel::start(move |request| match last_message(request) {
+            (_, text) if text == "again" => Reply::text("Fine."),
+            _ => reply.clone(),
+        });
+        let home = Home::new(&model.url(), "");
+        home.init();
+        let daemon = home.serve();
+        let out = daemon.ask("hello");
+        assert_eq!(out.code, 14, "{out:?}");
+        assert!(out.stderr.contains(part), "{out:?}");
+        assert_eq!(out.stderr.trim().lines().count(), 2, "what happened, and what to do: {out:?}");
+        assert_eq!(daemon.ask("again").stdout.trim(), "Fine.");
+    }
+    check(Reply::Cut("Half an".into()), "broke off");
+    check(Reply::Status(404, json!({"error": {"message": "model 'x' not found", "type": "not_found_error", "code": null}})), "ollama pull");
+    check(Reply::Status(401, json!({"error": {"message": "Invalid API Key", "type": "authentication_error", "code": 401}})), "key");
+    check(Reply::Status(400, json!({"error": {"code": 400, "message": "request (6399 tokens) exceeds the available context size (4096 tokens)", "type": "exceed_context_size_error", "n_prompt_tokens": 6399, "n_ctx": 4096}})), "6399 of 4096");
+}
+
+#[test]
+fn inv_12_the_prefix_of_a_follow_up_is_the_whole_first_request() {
+    let model = FakeModel::start(|_| Reply::text("Yes."));
+    let home = Home::new(&model.url(), "");
+    home.init();
+    let daemon = home.serve();
+    for text in ["one", "two", "three"] {
+        assert_eq!(daemon.ask(text).code, 0);
+    }
+    let requests = model.requests();
+    for (first, second) in requests.iter().zip(&requests[1..]) {
+        assert_eq!(first["tools"], second["tools"]);
+        let (a, b) = (first["messages"].as_array().unwrap(), second["messages"].as_array().unwrap());
+        assert_eq!(a[..], b[..a.len()]);
+        assert_eq!(b.len(), a.len() + 2);
+    }
+}
+
+#[test]
+fn the_same_message_again_is_the_same_message() {
+    let model = FakeModel::start(|request| match last_message(request) {
+        (role, _) if role == "user" => Reply::call("memory_write", json!({"text": "once"})),
+        _ => Reply::text("Saved."),
+    });
+    let home = Home::new(&model.url(), "");
+    home.init();
+    let daemon = home.serve();
+    for _ in 0..3 {
+        let out = home.run(&["ask", "--id", "message-1", "save it"]);
+        assert_eq!((out.code, out.stdout.trim()), (0, "Saved."), "{out:?}");
+    }
+    assert_eq!(model.requests().len(), 2);
+    // Also after a restart.
+    daemon.stop();
+    let daemon = home.serve();
+    let out = home.run(&["ask", "--id", "message-1", "save it"]);
+    assert_eq!((out.code, out.stdout.trim()), (0, "Saved."));
+    assert_eq!(model.requests().len(), 2);
+    drop(daemon);
+}
+
+#[test]
+fn conversations_survive_a_restart() {
+    let model = FakeModel::start(|request| Reply::text(format!("{} messages", request["messages"].as_array().unwrap().len())));
+    let home = Home::new(&model.url(), "");
+    home.init();
+    let daemon = home.serve();
+    assert_eq!(daemon.ask("one").stdout.trim(), "2 messages");
+    assert_eq!(daemon.stop(), 0);
+    let daemon = home.serve();
+    assert_eq!(daemon.ask("two").stdout.trim(), "4 messages");
+    assert_eq!(home.run(&["ask", "--conversation", "other", "x"]).stdout.trim(), "2 messages");
+    drop(daemon);
+}
+
+#[test]
+fn wrong_input_gets_two_lines_and_its_exit_code() {
+    let model = FakeModel::start(|_| Reply::text("Yes."));
+    let home = Home::new(&model.url(), "");
+    #[track_caller]
+    fn check(out: &hearth_tests::Output, code: i32, part: &str) {
+        assert_eq!(out.code, code, "{out:?}");
+        assert!(out.stderr.contains(part), "{out:?}");
+    }
+    check(&home.run(&["ask", "x"]), 69, "hearth serve");
+    check(&home.run(&["serve"]), 65, "hearth init");
+    check(&home.run(&["frobnicate"]), 2, "frobnicate");
+    home.init();
+    assert_eq!(home.run(&["init"]).code, 0, "a second init changes nothing and says so");
+    let daemon = home.serve();
+    check(&home.run(&["serve"]), 65, "another");
+    check(&home.run(&["ask", ""]), 1, "empty");
+    check(&home.run(&["memory", "show", "nope"]), 1, "nope");
+    check(&home.run_with_input(&["ask", "-"], &"x".repeat(1 << 20)), 1, "bytes");
+    assert_eq!(home.run_with_input(&["ask", "-"], "hello").stdout.trim(), "Yes.");
+    drop(daemon);
+    std::fs::write(home.path("hearth.toml"), "[model\n").unwrap();
+    check(&home.run(&["serve"]), 64, "hearth.toml:1");
+}
