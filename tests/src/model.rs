@@ -88,7 +88,12 @@ pub fn last_message(request: &Value) -> (String, String) {
     (text(&last["role"]), text(&last["content"]))
 }
 
-fn serve(stream: TcpStream, script: &Script, seen: &Mutex<Vec<Value>>, gone: &AtomicUsize) -> std::io::Result<()> {
+fn serve(
+    stream: TcpStream,
+    script: &Script,
+    seen: &Mutex<Vec<Value>>,
+    gone: &AtomicUsize,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut out = stream;
     loop {
@@ -113,8 +118,13 @@ fn serve(stream: TcpStream, script: &Script, seen: &Mutex<Vec<Value>>, gone: &At
         reader.read_exact(&mut body)?;
         if !path.ends_with("/chat/completions") {
             let (status, body) = match path.as_str() {
-                "/v1/models" => (200, json!({"object": "list", "data": [{"id": "scripted", "meta": {"n_ctx": 4096}}]})),
-                _ => (404, json!({"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}})),
+                "/v1/models" => {
+                    (200, json!({"object": "list", "data": [{"id": "scripted", "meta": {"n_ctx": 4096}}]}))
+                }
+                _ => (
+                    404,
+                    json!({"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}),
+                ),
             };
             respond(&mut out, status, &body)?;
             continue;

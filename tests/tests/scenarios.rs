@@ -25,8 +25,12 @@ fn kinds(entries: &[Value]) -> Vec<&str> {
 #[test]
 fn recall_what_was_said_before() {
     let model = FakeModel::start(|request| match last_message(request) {
-        (role, text) if role == "user" && text.contains("boiler") => Reply::call("memory_read", json!({"query": "boiler"})),
-        (role, text) if role == "tool" => Reply::text(format!("You told me: {}", &text[..text.len().min(600)])),
+        (role, text) if role == "user" && text.contains("boiler") => {
+            Reply::call("memory_read", json!({"query": "boiler"}))
+        }
+        (role, text) if role == "tool" => {
+            Reply::text(format!("You told me: {}", &text[..text.len().min(600)]))
+        }
         _ => Reply::text("Hm."),
     });
     let home = Home::new(&model.url(), "");
@@ -49,7 +53,9 @@ fn recall_what_was_said_before() {
 #[test]
 fn an_effect_is_verified_by_looking() {
     let model = FakeModel::start(|request| match last_message(request) {
-        (role, _) if role == "user" => Reply::call("fs_write", json!({"path": "shopping.txt", "text": "milk"})),
+        (role, _) if role == "user" => {
+            Reply::call("fs_write", json!({"path": "shopping.txt", "text": "milk"}))
+        }
         _ => Reply::text("I have written the list."),
     });
     let dir = tempfile::tempdir().unwrap();
@@ -67,7 +73,11 @@ fn an_effect_is_verified_by_looking() {
     let log = audit(&home);
     let names = kinds(&log);
     let at = |kind: &str| names.iter().position(|k| *k == kind).unwrap();
-    assert!(at("turn_started") < at("tool_intent") && at("tool_intent") < at("tool_outcome") && at("tool_outcome") < at("turn_ended"));
+    assert!(
+        at("turn_started") < at("tool_intent")
+            && at("tool_intent") < at("tool_outcome")
+            && at("tool_outcome") < at("turn_ended")
+    );
 }
 
 #[test]
@@ -76,7 +86,7 @@ fn rm_rf_is_refused_at_semi_trusted() {
         (role, text) if role == "tool" => Reply::text(format!("I may not do that. {text}")),
         _ => Reply::call("shell_exec", json!({"command": ["rm", "-rf", "~"]})),
     });
-    let more = "[tools.shell]\nenabled = true\ncommands = [\"rm\"]\n";
+    let more = "[agent]\ncapabilities = [\"memory.read\", \"shell.exec\"]\n\n[tools.shell]\nenabled = true\ncommands = [\"rm\"]\n";
     let home = Home::new(&model.url(), more);
     let settings = std::fs::read_to_string(home.path("hearth.toml")).unwrap();
     let settings = settings.replace("[console]\n", "[console]\nceiling = \"semi_trusted\"\n");
@@ -109,7 +119,9 @@ fn ctrl_c_stops_the_answer_and_leaves_the_daemon_alive() {
     home.init();
     let daemon = home.serve();
     let mut ask = home.command(&["ask", "Tell me a story."]);
-    ask.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    ask.stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
     let mut child = ask.spawn().unwrap();
     // Streaming has begun when its first words arrive.
     let mut first = [0; 4];
@@ -129,7 +141,8 @@ fn ctrl_c_stops_the_answer_and_leaves_the_daemon_alive() {
     assert_eq!(model.clients_gone(), 1);
     drop(daemon);
     let log = audit(&home);
-    let ended: Vec<_> = log.iter().filter(|e| e["kind"] == "turn_ended").map(|e| e["outcome"].clone()).collect();
+    let ended: Vec<_> =
+        log.iter().filter(|e| e["kind"] == "turn_ended").map(|e| e["outcome"].clone()).collect();
     assert_eq!(ended, [json!("cancelled"), json!("completed")]);
 }
 
@@ -151,9 +164,27 @@ fn a_model_that_breaks_off_fails_cleanly() {
         assert_eq!(daemon.ask("again").stdout.trim(), "Fine.");
     }
     check(Reply::Cut("Half an".into()), "broke off");
-    check(Reply::Status(404, json!({"error": {"message": "model 'x' not found", "type": "not_found_error", "code": null}})), "ollama pull");
-    check(Reply::Status(401, json!({"error": {"message": "Invalid API Key", "type": "authentication_error", "code": 401}})), "key");
-    check(Reply::Status(400, json!({"error": {"code": 400, "message": "request (6399 tokens) exceeds the available context size (4096 tokens)", "type": "exceed_context_size_error", "n_prompt_tokens": 6399, "n_ctx": 4096}})), "6399 of 4096");
+    check(
+        Reply::Status(
+            404,
+            json!({"error": {"message": "model 'x' not found", "type": "not_found_error", "code": null}}),
+        ),
+        "ollama pull",
+    );
+    check(
+        Reply::Status(
+            401,
+            json!({"error": {"message": "Invalid API Key", "type": "authentication_error", "code": 401}}),
+        ),
+        "key",
+    );
+    check(
+        Reply::Status(
+            400,
+            json!({"error": {"code": 400, "message": "request (6399 tokens) exceeds the available context size (4096 tokens)", "type": "exceed_context_size_error", "n_prompt_tokens": 6399, "n_ctx": 4096}}),
+        ),
+        "6399 of 4096",
+    );
 }
 
 #[test]
@@ -199,7 +230,9 @@ fn the_same_message_again_is_the_same_message() {
 
 #[test]
 fn conversations_survive_a_restart() {
-    let model = FakeModel::start(|request| Reply::text(format!("{} messages", request["messages"].as_array().unwrap().len())));
+    let model = FakeModel::start(|request| {
+        Reply::text(format!("{} messages", request["messages"].as_array().unwrap().len()))
+    });
     let home = Home::new(&model.url(), "");
     home.init();
     let daemon = home.serve();

@@ -103,7 +103,13 @@ impl Fetcher {
 
     /// The same with another resolver.
     pub fn with_resolver(lan: Vec<LanHost>, resolver: Arc<dyn Resolver>) -> Self {
-        Self { resolver, lan: lan.into(), on_link: OnLink::read, slots: Arc::new(Semaphore::new(CONCURRENT)), limits: FetchLimits::default() }
+        Self {
+            resolver,
+            lan: lan.into(),
+            on_link: OnLink::read,
+            slots: Arc::new(Semaphore::new(CONCURRENT)),
+            limits: FetchLimits::default(),
+        }
     }
 
     /// The same with other limits for callers that ask for its own.

@@ -58,7 +58,9 @@ impl SystemClock {
         let random = u128::from_be_bytes(random);
         let Some(ms) = self.wall_ms() else { return Ulid::from_parts(0, random) };
         let wanted = (ms << 20) | (random >> 108) as u64;
-        let last = self.last_id.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(wanted.max(last + 1)));
+        let last = self
+            .last_id
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(wanted.max(last + 1)));
         let place = wanted.max(last.unwrap_or(0) + 1);
         Ulid((u128::from(place) << 60) | (random & ((1 << 60) - 1)))
     }

@@ -38,7 +38,8 @@ impl Finding {
 
 /// As JSON.
 pub fn to_json(findings: &[Finding]) -> Value {
-    let rows = findings.iter().map(|f| json!({"name": f.name, "ok": f.ok, "what": f.what, "remedy": f.remedy}));
+    let rows =
+        findings.iter().map(|f| json!({"name": f.name, "ok": f.ok, "what": f.what, "remedy": f.remedy}));
     Value::Array(rows.collect())
 }
 
@@ -62,15 +63,24 @@ pub fn local(settings: &Settings) -> Vec<Finding> {
     if settings.unlock.method == UnlockMethod::KeyFile && settings.unlock.key_file.exists() {
         findings.push(private("key file", &settings.unlock.key_file));
         if same_device(&settings.unlock.key_file, &settings.paths.state) {
-            let what = "lies on the same disk as the store: whoever takes the disk can read everything".to_owned();
-            findings.push(Finding::bad("key file", what, "Use a passphrase, or a key file on a stick, if that matters to you."));
+            let what =
+                "lies on the same disk as the store: whoever takes the disk can read everything".to_owned();
+            findings.push(Finding::bad(
+                "key file",
+                what,
+                "Use a passphrase, or a key file on a stick, if that matters to you.",
+            ));
         }
     }
     findings.push(space(&settings.paths.state));
     let info = rustix::system::sysinfo();
     let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
     findings.push(if memory < MEMORY_MIN {
-        Finding::bad("memory", format!("{} MiB", memory >> 20), "Unlocking by passphrase needs 64 MiB at once; a key file does not.")
+        Finding::bad(
+            "memory",
+            format!("{} MiB", memory >> 20),
+            "Unlocking by passphrase needs 64 MiB at once; a key file does not.",
+        )
     } else {
         Finding::good("memory", format!("{} MiB", memory >> 20))
     });
@@ -93,7 +103,9 @@ fn store(settings: &Settings) -> Finding {
 
 fn private(name: &str, path: &Path) -> Finding {
     match std::fs::metadata(path) {
-        Ok(meta) if meta.permissions().mode() & 0o077 == 0 => Finding::good(name, "is readable by its owner only".to_owned()),
+        Ok(meta) if meta.permissions().mode() & 0o077 == 0 => {
+            Finding::good(name, "is readable by its owner only".to_owned())
+        }
         Ok(meta) => Finding::bad(
             name,
             format!("{} has mode {:o}", path.display(), meta.permissions().mode() & 0o777),

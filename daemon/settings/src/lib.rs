@@ -26,8 +26,8 @@ pub use problem::{Problem, Problems, Provenance};
 pub use reference::{example, reference};
 pub use secret::{SECRET_MAX, Secret, SecretError, SecretRef};
 pub use sections::{
-    Access, Agent, Ceiling, Console, Endpoint, FetchTool, FileRoot, Home, Limits, Log, LogLevel, Model, Paths,
-    ShellTool, Tools, Turn, Unlock, UnlockMethod, Wire,
+    Access, Agent, Ceiling, Console, Endpoint, FetchTool, FileRoot, Home, Limits, Log, LogLevel, Model,
+    Paths, ShellTool, Tools, Turn, Unlock, UnlockMethod, Wire,
 };
 
 use layers::Resolved;

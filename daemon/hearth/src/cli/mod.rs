@@ -222,7 +222,11 @@ fn sources(config: Option<PathBuf>) -> Sources {
 fn load(sources: &Sources) -> Result<Settings, Failure> {
     Settings::load(sources).map_err(|problems| {
         let lines: Vec<_> = problems.0.iter().map(ToString::to_string).collect();
-        Failure::new(Exit::Config, lines.join("\n        "), "See `hearth config reference` for every setting.")
+        Failure::new(
+            Exit::Config,
+            lines.join("\n        "),
+            "See `hearth config reference` for every setting.",
+        )
     })
 }
 
@@ -232,7 +236,13 @@ fn runtime(workers: usize) -> Result<tokio::runtime::Runtime, Failure> {
         .max_blocking_threads(16)
         .enable_all()
         .build()
-        .map_err(|e| Failure::new(Exit::Failed, format!("the runtime cannot start: {e}"), "Free some memory, then try again."))
+        .map_err(|e| {
+            Failure::new(
+                Exit::Failed,
+                format!("the runtime cannot start: {e}"),
+                "Free some memory, then try again.",
+            )
+        })
 }
 
 /// Prints to the standard output; a reader that went away is no failure.

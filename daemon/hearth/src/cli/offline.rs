@@ -65,18 +65,26 @@ pub(crate) fn show_settings(settings: &Settings) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn expectations(identity: Option<&str>, head: Option<&str>) -> Result<(Option<[u8; 32]>, Option<Remembered>), Failure> {
+fn expectations(
+    identity: Option<&str>,
+    head: Option<&str>,
+) -> Result<(Option<[u8; 32]>, Option<Remembered>), Failure> {
     let wrong = |what: &str, remedy: &str| Failure::new(Exit::Failed, what, remedy);
     let identity = identity
         .map(|text| {
-            unhex(&text.trim().to_lowercase())
-                .ok_or_else(|| wrong("the identity is not 64 hexadecimal digits", "Copy it from `hearth status`."))
+            unhex(&text.trim().to_lowercase()).ok_or_else(|| {
+                wrong("the identity is not 64 hexadecimal digits", "Copy it from `hearth status`.")
+            })
         })
         .transpose()?;
     let head = head
         .map(|text| {
-            Remembered::parse(text)
-                .ok_or_else(|| wrong("the head is not ENTRIES:HASH", "Copy it from `hearth status` or an earlier verification."))
+            Remembered::parse(text).ok_or_else(|| {
+                wrong(
+                    "the head is not ENTRIES:HASH",
+                    "Copy it from `hearth status` or an earlier verification.",
+                )
+            })
         })
         .transpose()?;
     Ok((identity, head))
@@ -95,7 +103,10 @@ fn conclude(report: &Report, what: &str) -> Result<Exit, Failure> {
         Some(finding) => Err(Failure::new(
             Exit::Store,
             format!("{what} was tampered with or damaged: {finding}"),
-            format!("The {} entries before that are as they were written. Keep the file, and compare it with an older export.", report.entries),
+            format!(
+                "The {} entries before that are as they were written. Keep the file, and compare it with an older export.",
+                report.entries
+            ),
         )),
     }
 }
@@ -103,7 +114,8 @@ fn conclude(report: &Report, what: &str) -> Result<Exit, Failure> {
 /// `hearth audit verify FILE`
 pub(crate) fn verify_file(file: &Path, identity: Option<&str>, head: Option<&str>) -> Result<Exit, Failure> {
     let (identity, head) = expectations(identity, head)?;
-    let failed = |e: std::io::Error| Failure::new(Exit::Failed, format!("{}: {e}", file.display()), "Check the path.");
+    let failed =
+        |e: std::io::Error| Failure::new(Exit::Failed, format!("{}: {e}", file.display()), "Check the path.");
     let mut reader = BufReader::new(File::open(file).map_err(failed)?);
     let mut verifier = Verifier::new(identity, head);
     let mut line = Vec::new();
@@ -121,14 +133,21 @@ pub(crate) fn verify_file(file: &Path, identity: Option<&str>, head: Option<&str
     conclude(&verifier.finish(true), "The exported log")
 }
 
-fn with_log<T>(settings: &Settings, work: impl FnOnce(&AuditLog<'_>) -> Result<T, Failure>) -> Result<T, Failure> {
+fn with_log<T>(
+    settings: &Settings,
+    work: impl FnOnce(&AuditLog<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let key = unlock::unlock(settings)?;
     let disk = RealDisk::read_only(&settings.paths.state);
     work(&AuditLog::new(&disk, &key))
 }
 
 /// `hearth audit verify`
-pub(crate) fn verify_store(settings: &Settings, identity: Option<&str>, head: Option<&str>) -> Result<Exit, Failure> {
+pub(crate) fn verify_store(
+    settings: &Settings,
+    identity: Option<&str>,
+    head: Option<&str>,
+) -> Result<Exit, Failure> {
     let (identity, head) = expectations(identity, head)?;
     with_log(settings, |log| conclude(&log.verify(identity, head)?, "The audit log"))
 }
@@ -136,7 +155,11 @@ pub(crate) fn verify_store(settings: &Settings, identity: Option<&str>, head: Op
 /// `hearth audit export`
 pub(crate) fn export(settings: &Settings, file: &Path) -> Result<Exit, Failure> {
     let failed = |e: std::io::Error| {
-        Failure::new(Exit::Failed, format!("{}: {e}", file.display()), "Name a file that does not exist yet, on a disk with space.")
+        Failure::new(
+            Exit::Failed,
+            format!("{}: {e}", file.display()),
+            "Name a file that does not exist yet, on a disk with space.",
+        )
     };
     with_log(settings, |log| {
         if file == Path::new("-") {
@@ -145,11 +168,16 @@ pub(crate) fn export(settings: &Settings, file: &Path) -> Result<Exit, Failure> 
             stdout.flush().map_err(failed)?;
             return Ok(Exit::Done);
         }
-        let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map_err(failed)?;
+        let opened =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map_err(failed)?;
         let mut writer = std::io::BufWriter::new(opened);
         log.export(&mut |line| writeln!(writer, "{line}"))?;
         writer.flush().and_then(|()| writer.get_ref().sync_all()).map_err(failed)?;
-        out(&format!("Exported to {}. Anyone can verify it: hearth audit verify {}\n", file.display(), file.display()))?;
+        out(&format!(
+            "Exported to {}. Anyone can verify it: hearth audit verify {}\n",
+            file.display(),
+            file.display()
+        ))?;
         Ok(Exit::Done)
     })
 }

@@ -54,7 +54,8 @@ pub(crate) async fn status(settings: &Settings, json: bool, wait: u64) -> Result
         out(&format!("{status}\n"))?;
         return Ok(Exit::Done);
     }
-    let models: Vec<_> = status["models"].as_array().into_iter().flatten().map(|m| text(m, "model")).collect();
+    let models: Vec<_> =
+        status["models"].as_array().into_iter().flatten().map(|m| text(m, "model")).collect();
     let clock = if status["clock_set"] == true { "set" } else { "not set yet" };
     let rows = [
         ("version", text(&status, "version").to_owned()),
@@ -64,7 +65,10 @@ pub(crate) async fn status(settings: &Settings, json: bool, wait: u64) -> Result
         ("models", models.join(", ")),
         ("memory", format!("{} KiB", status["memory_kib"])),
         ("clock", clock.to_owned()),
-        ("audit log", format!("{} entries, code {}", status["audit"]["entries"], text(&status["audit"], "code"))),
+        (
+            "audit log",
+            format!("{} entries, code {}", status["audit"]["entries"], text(&status["audit"], "code")),
+        ),
         ("identity", text(&status["audit"], "identity").to_owned()),
         ("head", text(&status["audit"], "head").to_owned()),
     ];
@@ -122,7 +126,9 @@ pub(crate) async fn memory(settings: &Settings, verb: Memory) -> Result<Exit, Fa
                     out(&format!("{key:<8} {}\n", text(&row, key)))?;
                 }
             }
-            if let Some(created) = row["created_ms"].as_i64().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
+            if let Some(created) =
+                row["created_ms"].as_i64().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+            {
                 let local = created.to_zoned_datetime(jiff::tz::TimeZone::system());
                 out(&format!("created  {}\n", local.strftime("%Y-%m-%d %H:%M")))?;
             }

@@ -83,7 +83,9 @@ fn plain(event: &ChannelEvent, tools: bool, shown: &mut Shown) -> Result<(), Fai
             note(&format!("{tool} {subject}"), shown)
         }
         ChannelEvent::Stream(StreamEvent::ToolCallFinished { tool, summary, verified, .. }) if tools => {
-            let seen = matches!(verified, Some(Verification::Unverified)).then_some(" (not seen)").unwrap_or_default();
+            let seen = matches!(verified, Some(Verification::Unverified))
+                .then_some(" (not seen)")
+                .unwrap_or_default();
             note(&format!("{tool}: {summary}{seen}"), shown)
         }
         ChannelEvent::Finished(outcome) => {
@@ -110,7 +112,9 @@ fn failure(outcome: &TurnOutcome) -> Option<(String, String)> {
     let pair = |what: &str, remedy: &str| Some((what.to_owned(), remedy.to_owned()));
     match outcome {
         TurnOutcome::Completed { .. } => None,
-        TurnOutcome::Cancelled { .. } => pair("Stopped.", "What was done until then is in `hearth audit tail`."),
+        TurnOutcome::Cancelled { .. } => {
+            pair("Stopped.", "What was done until then is in `hearth audit tail`.")
+        }
         TurnOutcome::Escalated { reason, tool, .. } => {
             Some((format!("{tool} needs your approval: {reason}"), "It was not carried out.".to_owned()))
         }
@@ -162,7 +166,9 @@ fn question(text: &str) -> Result<String, Failure> {
     }
     let mut input = String::new();
     let read = std::io::stdin().lock().take(INPUT_MAX + 1).read_to_string(&mut input);
-    read.map_err(|e| Failure::new(Exit::Failed, format!("the question cannot be read: {e}"), "It has to be UTF-8 text."))?;
+    read.map_err(|e| {
+        Failure::new(Exit::Failed, format!("the question cannot be read: {e}"), "It has to be UTF-8 text.")
+    })?;
     if input.len() as u64 > INPUT_MAX {
         let what = format!("the question has more than {INPUT_MAX} bytes");
         return Err(Failure::new(Exit::Failed, what, "Shorten it."));

@@ -30,8 +30,9 @@ fn bad(what: impl Into<String>, remedy: impl Into<String>) -> Failure {
 pub fn zone(settings: &Settings) -> Result<TimeZone, Failure> {
     match &settings.home.time_zone {
         None => Ok(TimeZone::system()),
-        Some(name) => TimeZone::get(name)
-            .map_err(|e| bad(format!("home.time_zone: {e}"), "Name a zone such as \"Europe/Berlin\", and install tzdata.")),
+        Some(name) => TimeZone::get(name).map_err(|e| {
+            bad(format!("home.time_zone: {e}"), "Name a zone such as \"Europe/Berlin\", and install tzdata.")
+        }),
     }
 }
 
@@ -44,8 +45,10 @@ fn default_context() -> u32 {
 
 /// The model servers.
 pub fn models(settings: &Settings) -> Result<Models, Failure> {
-    let providers: Result<Vec<_>, Failure> = settings.endpoints.iter().map(|e| provider(settings, e)).collect();
-    Models::new(providers?).map_err(|e| bad(e.to_string(), "Check the addresses and keys of the model endpoints."))
+    let providers: Result<Vec<_>, Failure> =
+        settings.endpoints.iter().map(|e| provider(settings, e)).collect();
+    Models::new(providers?)
+        .map_err(|e| bad(e.to_string(), "Check the addresses and keys of the model endpoints."))
 }
 
 fn provider(settings: &Settings, endpoint: &Endpoint) -> Result<Provider, Failure> {
@@ -53,7 +56,9 @@ fn provider(settings: &Settings, endpoint: &Endpoint) -> Result<Provider, Failur
         None => None,
         Some(place) => {
             let read = place.read().and_then(|secret| secret.text().map(SecretValue::new));
-            Some(read.map_err(|e| bad(format!("the key of endpoint \"{}\": {e}", endpoint.name), e.remedy()))?)
+            Some(
+                read.map_err(|e| bad(format!("the key of endpoint \"{}\": {e}", endpoint.name), e.remedy()))?,
+            )
         }
     };
     let place = if endpoint.remote { Place::Remote } else { Place::Local };
@@ -117,18 +122,22 @@ pub fn system_text(settings: &Settings) -> String {
 /// narrowed to the folders and programs that the settings name, so that they
 /// also hold where a tier asks for a qualified form.
 pub fn capabilities(settings: &Settings) -> CapabilitySet {
-    let narrowed = settings.agent.capabilities.iter().flat_map(|scope| match (scope.base(), scope.qualifier()) {
-        (base, None) if base.starts_with("fs.") => settings
-            .roots
-            .iter()
-            .filter(|root| root.mode == Access::Write || matches!(base, "fs.read" | "fs.metadata"))
-            .filter_map(|root| Scope::parse(&format!("{base}:{}", root.path.display())).ok())
-            .collect(),
-        ("shell.exec", None) => {
-            Scope::parse(&format!("shell.exec:{}", settings.shell.commands.join(","))).ok().into_iter().collect()
-        }
-        _ => vec![scope.clone()],
-    });
+    let narrowed =
+        settings.agent.capabilities.iter().flat_map(|scope| match (scope.base(), scope.qualifier()) {
+            (base, None) if base.starts_with("fs.") => settings
+                .roots
+                .iter()
+                .filter(|root| root.mode == Access::Write || matches!(base, "fs.read" | "fs.metadata"))
+                .filter_map(|root| Scope::parse(&format!("{base}:{}", root.path.display())).ok())
+                .collect(),
+            ("shell.exec", None) => {
+                Scope::parse(&format!("shell.exec:{}", settings.shell.commands.join(",")))
+                    .ok()
+                    .into_iter()
+                    .collect()
+            }
+            _ => vec![scope.clone()],
+        });
     CapabilitySet::from_scopes(narrowed)
 }
 
@@ -144,7 +153,10 @@ pub fn tools(
     let roots: Vec<_> =
         settings.roots.iter().map(|r| Root { path: r.path.clone(), label: Label::Household }).collect();
     let roots = Roots::open(&roots).map_err(|e| {
-        bad(format!("the folder {} cannot be used: {}", e.path.display(), e.reason), "Create it, or remove its [[tools.root]].")
+        bad(
+            format!("the folder {} cannot be used: {}", e.path.display(), e.reason),
+            "Create it, or remove its [[tools.root]].",
+        )
     })?;
     let mut builder = Registry::builder().clock(clock).memory(Arc::new(memory)).roots(roots);
     builder = builder.audit(Arc::new(audit)).config(Arc::new(shown));

@@ -79,9 +79,11 @@ impl ControlDesk {
             ControlRequest::MemoryShow { id } => self.entry(&id).await.map(|e| shown(&e)),
             ControlRequest::MemoryForget { id } => self.forget(&id).await,
             ControlRequest::ConfigShow {} => {
-                let rows = self.settings.show().into_iter().map(|s| {
-                    json!({"key": s.key, "value": s.value, "from": s.provenance.to_string()})
-                });
+                let rows = self
+                    .settings
+                    .show()
+                    .into_iter()
+                    .map(|s| json!({"key": s.key, "value": s.value, "from": s.provenance.to_string()}));
                 Ok(Value::Array(rows.collect()))
             }
             ControlRequest::AuditTail { count } => {
@@ -89,8 +91,14 @@ impl ControlDesk {
                 rows.reverse();
                 Ok(Value::Array(rows))
             }
-            ControlRequest::StopTurn { conversation } => Ok(json!({"stopped": self.desk.cancel(&conversation)})),
-            ControlRequest::Unlock { .. } => Err(Refusal::new(RefusalKind::Unsupported, "the store is open already", "Nothing has to be done.")),
+            ControlRequest::StopTurn { conversation } => {
+                Ok(json!({"stopped": self.desk.cancel(&conversation)}))
+            }
+            ControlRequest::Unlock { .. } => Err(Refusal::new(
+                RefusalKind::Unsupported,
+                "the store is open already",
+                "Nothing has to be done.",
+            )),
         }
     }
 
@@ -131,10 +139,16 @@ impl ControlDesk {
             let name = format!("model server \"{}\"", report.name);
             match &report.server {
                 Err(failure) => {
-                    findings.push(Finding::bad(name, failure.to_string(), "Start the server, or correct its address in the settings."));
+                    findings.push(Finding::bad(
+                        name,
+                        failure.to_string(),
+                        "Start the server, or correct its address in the settings.",
+                    ));
                     continue;
                 }
-                Ok(ServerKind::Ollama(version)) => findings.push(Finding::good(name, format!("Ollama {version} answers"))),
+                Ok(ServerKind::Ollama(version)) => {
+                    findings.push(Finding::good(name, format!("Ollama {version} answers")))
+                }
                 Ok(_) => findings.push(Finding::good(name, format!("answers at {}", report.endpoint))),
             }
             let name = format!("model \"{}\"", report.model);
@@ -148,7 +162,11 @@ impl ControlDesk {
                 None => {}
             }
             if report.tools == Some(false) {
-                findings.push(Finding::bad(name.clone(), "cannot call tools".to_owned(), "Choose a model that can."));
+                findings.push(Finding::bad(
+                    name.clone(),
+                    "cannot call tools".to_owned(),
+                    "Choose a model that can.",
+                ));
             }
             let wanted = provider.context_tokens.map(u64::from);
             if let (Some(has), Some(wanted)) = (report.context_tokens, wanted) {
@@ -165,7 +183,11 @@ impl ControlDesk {
     }
 
     async fn list(&self, query: Option<String>, limit: usize) -> Result<Value, Refusal> {
-        let mut entries = self.memory.all().await.map_err(|e| Refusal::new(RefusalKind::Internal, e.to_string(), "See `hearth doctor`."))?;
+        let mut entries = self
+            .memory
+            .all()
+            .await
+            .map_err(|e| Refusal::new(RefusalKind::Internal, e.to_string(), "See `hearth doctor`."))?;
         let rows: Vec<Value> = match query {
             Some(query) => search(&entries, &query, limit).into_iter().map(shown).collect(),
             None => {
@@ -185,8 +207,10 @@ impl ControlDesk {
     /// Forgetting is an effect like any other: in the audit log, and durable.
     async fn forget(&self, id: &str) -> Result<Value, Refusal> {
         let entry = self.entry(id).await?;
-        let scope = hearth_scope::Scope::parse("memory.forget").map_err(|e| Refusal::new(RefusalKind::Internal, e.to_string(), ""))?;
-        let entry_kind = Kind::MemoryAccess { turn: Ulid(0), operation: "forget".to_owned(), scope, entries: 1 };
+        let scope = hearth_scope::Scope::parse("memory.forget")
+            .map_err(|e| Refusal::new(RefusalKind::Internal, e.to_string(), ""))?;
+        let entry_kind =
+            Kind::MemoryAccess { turn: Ulid(0), operation: "forget".to_owned(), scope, entries: 1 };
         let batch = Batch::new().audit(entry_kind).put([memory::forget(entry.id)]);
         self.memory.store.commit(batch).await.map_err(failed)?;
         let store = self.memory.store.clone();

@@ -10,8 +10,8 @@ use hearth_scope::TrustTier;
 use hearth_store::{Batch, Store, StoreError};
 use hearth_tools::{Registry, ToolContext};
 use hearth_turn::{
-    Exchange, Input, ModelEvent, ModelRequest, SessionId, Start, StreamEvent, ToolCall, ToolError, ToolOutcome,
-    Turn, TurnId, TurnOutcome,
+    Exchange, Input, ModelEvent, ModelRequest, SessionId, Start, StreamEvent, ToolCall, ToolError,
+    ToolOutcome, Turn, TurnId, TurnOutcome,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -90,7 +90,13 @@ struct Driver<'a> {
 
 /// Runs a turn to its end and answers its outcome. The last batch is durable
 /// when this returns, or the outcome says that it could not be written.
-pub async fn drive(shared: &Shared, start: Start, rows: &mut dyn Rows, sink: &mut Sink, cancel: CancellationToken) -> TurnOutcome {
+pub async fn drive(
+    shared: &Shared,
+    start: Start,
+    rows: &mut dyn Rows,
+    sink: &mut Sink,
+    cancel: CancellationToken,
+) -> TurnOutcome {
     let mut driver = Driver {
         shared,
         turn: start.turn,
@@ -127,7 +133,12 @@ fn fence() -> String {
 }
 
 impl Driver<'_> {
-    async fn run(&mut self, start: Start, rows: &mut dyn Rows, sink: &mut Sink) -> Result<TurnOutcome, StoreError> {
+    async fn run(
+        &mut self,
+        start: Start,
+        rows: &mut dyn Rows,
+        sink: &mut Sink,
+    ) -> Result<TurnOutcome, StoreError> {
         use hearth_turn::Command;
         let (mut turn, commands) = Turn::begin(start);
         let mut todo = VecDeque::from(commands);
@@ -243,7 +254,8 @@ async fn next_model_event(model: &mut Option<(u32, mpsc::Receiver<ModelEvent>, C
         }
         None => {
             *model = None;
-            let event = ModelEvent::Failed(hearth_turn::ModelFailure::Incomplete("the stream ended".to_owned()));
+            let event =
+                ModelEvent::Failed(hearth_turn::ModelFailure::Incomplete("the stream ended".to_owned()));
             Input::Model { step, event }
         }
     }

@@ -143,14 +143,19 @@ impl Desk {
                     log::warn!("a turn was interrupted after it had begun to act; it is not repeated");
                     let outcome = TurnOutcome::Failed {
                         error: "The box restarted while this was being carried out.".to_owned(),
-                        remedy: "Check what was done (see `hearth audit tail`), then ask again if needed.".to_owned(),
+                        remedy: "Check what was done (see `hearth audit tail`), then ask again if needed."
+                            .to_owned(),
                         tool_calls: 0,
                     };
-                    let mut rows = MessageRows::new(row.clone(), next_exchange(self.store(), row.session).await?);
+                    let mut rows =
+                        MessageRows::new(row.clone(), next_exchange(self.store(), row.session).await?);
                     let exchange = Exchange {
                         messages: vec![
                             ChatMessage::User { text: row.text.clone() },
-                            ChatMessage::Assistant { text: "[interrupted by a restart]".to_owned(), calls: Vec::new() },
+                            ChatMessage::Assistant {
+                                text: "[interrupted by a restart]".to_owned(),
+                                calls: Vec::new(),
+                            },
                         ],
                     };
                     self.store().commit(rows.ended(Batch::new(), &outcome, exchange)).await?;
@@ -255,14 +260,22 @@ impl Desk {
         if let Some(row) = blocking(move || sessions::find(&store, &wanted)).await? {
             return Ok((row.id, None));
         }
-        let row = sessions::Row { id: self.clock.new_id(), name: name.to_owned(), created_ms: self.clock.wall_ms() };
+        let row = sessions::Row {
+            id: self.clock.new_id(),
+            name: name.to_owned(),
+            created_ms: self.clock.wall_ms(),
+        };
         Ok((row.id, Some(row)))
     }
 
     async fn accept(self: &Arc<Self>, inbound: Inbound) -> Result<Ticket, Refusal> {
         inbound.check(self.agent.message_bytes)?;
         if self.stop.is_cancelled() {
-            return Err(Refusal::new(RefusalKind::ShuttingDown, "the daemon is stopping", "Try again in a moment."));
+            return Err(Refusal::new(
+                RefusalKind::ShuttingDown,
+                "the daemon is stopping",
+                "Try again in a moment.",
+            ));
         }
         let (channel, external) = (inbound.channel.as_str().to_owned(), inbound.external_id.clone());
         let (store, key) = (self.store().clone(), (channel.clone(), external.clone()));

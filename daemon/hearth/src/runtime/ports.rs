@@ -127,7 +127,11 @@ impl AuditRows {
 }
 
 impl AuditPort for AuditRows {
-    fn recent<'a>(&'a self, kind: Option<&'a str>, limit: usize) -> BoxFuture<'a, Result<Vec<Value>, ToolError>> {
+    fn recent<'a>(
+        &'a self,
+        kind: Option<&'a str>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Value>, ToolError>> {
         let kind = kind.map(str::to_owned);
         Box::pin(async move { self.newest(kind, limit).await.map_err(failed) })
     }

@@ -51,14 +51,21 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     }
     let state = settings.paths.state.clone();
     let reading = key.clone();
-    let identity = crate::runtime::ports::blocking(move || AuditLog::new(&RealDisk::read_only(&state), &reading).identity()).await?;
+    let identity = crate::runtime::ports::blocking(move || {
+        AuditLog::new(&RealDisk::read_only(&state), &reading).identity()
+    })
+    .await?;
     let memory = MemoryRows { store: store.clone(), clock: clock.clone() };
     let audit = AuditRows { state: settings.paths.state.clone(), key };
     let scratch = std::env::temp_dir().join("hearth-tools");
     let shown = SettingsRows(settings.clone());
-    let tools = assemble::tools(&settings, scratch, Arc::new(clock.clone()), memory.clone(), audit.clone(), shown)?;
+    let tools =
+        assemble::tools(&settings, scratch, Arc::new(clock.clone()), memory.clone(), audit.clone(), shown)?;
     let ceiling = assemble::console_ceiling(&settings);
-    let context_tokens = models.providers(hearth_models::ChatOptions { local_only: false }).next().map_or(4096, |p| p.context_tokens);
+    let context_tokens = models
+        .providers(hearth_models::ChatOptions { local_only: false })
+        .next()
+        .map_or(4096, |p| p.context_tokens);
     let shared = Shared {
         store: store.clone(),
         models: Arc::new(FittedModels { models: models.clone(), context_tokens }),
@@ -116,7 +123,8 @@ fn joined(error: tokio::task::JoinError) -> Failure {
 }
 
 async fn ended_by() -> &'static str {
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         return "no signals can be received";
     };
     tokio::select! {

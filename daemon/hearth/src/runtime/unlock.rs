@@ -53,7 +53,11 @@ pub struct Created {
 
 /// Creates the store, its key file where the settings want one, and a recovery
 /// code. `passphrase` adds another way to unlock.
-pub fn initialise(settings: &Settings, clock: &SystemClock, passphrase: Option<&str>) -> Result<Created, Failure> {
+pub fn initialise(
+    settings: &Settings,
+    clock: &SystemClock,
+    passphrase: Option<&str>,
+) -> Result<Created, Failure> {
     let options = options(settings, clock, true)?;
     let mut header = Header::new(random());
     let data_key = DataKey::from_bytes(*Zeroizing::new(random::<32>()));
@@ -79,14 +83,22 @@ pub fn initialise(settings: &Settings, clock: &SystemClock, passphrase: Option<&
             add(&mut header, &Secret::Credential(&secret(settings)?), "credential")?;
         }
         UnlockMethod::Passphrase if passphrase.is_none() => {
-            return Err(Failure::new(Exit::Config, "unlock.method is \"passphrase\"", "Run `hearth init --passphrase`."));
+            return Err(Failure::new(
+                Exit::Config,
+                "unlock.method is \"passphrase\"",
+                "Run `hearth init --passphrase`.",
+            ));
         }
         UnlockMethod::Passphrase => {}
     }
     if let Some(text) = passphrase {
         if text.chars().count() < PASSPHRASE_MIN {
             let what = format!("the passphrase has fewer than {PASSPHRASE_MIN} characters");
-            return Err(Failure::new(Exit::Failed, what, "Choose a longer one; several words are easy to remember."));
+            return Err(Failure::new(
+                Exit::Failed,
+                what,
+                "Choose a longer one; several words are easy to remember.",
+            ));
         }
         add(&mut header, &Secret::Passphrase(text), "passphrase")?;
     }
@@ -101,7 +113,11 @@ fn vault(error: VaultError) -> Failure {
 
 fn write_key_file(path: &Path) -> Result<(), Failure> {
     let failed = |e: std::io::Error| {
-        Failure::new(Exit::Failed, format!("the key file {} cannot be written: {e}", path.display()), "Check unlock.key_file and the rights on its folder.")
+        Failure::new(
+            Exit::Failed,
+            format!("the key file {} cannot be written: {e}", path.display()),
+            "Check unlock.key_file and the rights on its folder.",
+        )
     };
     if let Some(folder) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
@@ -143,7 +159,8 @@ pub fn unlock(settings: &Settings) -> Result<DataKey, Failure> {
 /// A passphrase: typed without echo on a terminal, else one line of the
 /// standard input.
 pub fn ask_passphrase(prompt: &str) -> Result<Zeroizing<String>, Failure> {
-    let failed = |e: std::io::Error| Failure::new(Exit::Failed, format!("the passphrase cannot be read: {e}"), "");
+    let failed =
+        |e: std::io::Error| Failure::new(Exit::Failed, format!("the passphrase cannot be read: {e}"), "");
     let stdin = std::io::stdin();
     let saved = isatty(&stdin).then(|| tcgetattr(&stdin)).transpose().map_err(|e| failed(e.into()))?;
     if let Some(saved) = &saved {
