@@ -19,20 +19,13 @@ async fn check(clock: FixedClock, args: &str, expected: Result<&str, &str>) {
 }
 
 #[tokio::test]
-async fn tells_the_time_of_home_and_of_other_zones() {
+async fn tells_the_time_of_home() {
     let winter = || FixedClock("2026-12-01T22:30:00.9Z", true);
     check(
         winter(),
         "{}",
         Ok(r#"{"local":"2026-12-01 23:30:00","weekday":"Tuesday","zone":"Europe/Berlin",
         "utc":"2026-12-01T22:30:00Z","synchronised":true}"#),
-    )
-    .await;
-    check(
-        winter(),
-        r#"{"zone":"Asia/Tokyo"}"#,
-        Ok(r#"{"local":"2026-12-02 07:30:00","weekday":"Wednesday",
-        "zone":"Asia/Tokyo","utc":"2026-12-01T22:30:00Z","synchronised":true}"#),
     )
     .await;
     check(
@@ -44,31 +37,15 @@ async fn tells_the_time_of_home_and_of_other_zones() {
     .await;
     check(
         FixedClock("1970-01-01T00:00:05Z", false),
-        r#"{"zone":"UTC"}"#,
-        Ok(r#"{"local":"1970-01-01 00:00:05",
-        "weekday":"Thursday","zone":"UTC","utc":"1970-01-01T00:00:05Z","synchronised":false,
+        "{}",
+        Ok(r#"{"local":"1970-01-01 01:00:05",
+        "weekday":"Thursday","zone":"Europe/Berlin","utc":"1970-01-01T00:00:05Z","synchronised":false,
         "note":"the clock has not been set since the start and may be wrong"}"#),
     )
     .await;
 }
 
 #[tokio::test]
-async fn refuses_what_is_not_a_zone() {
-    for zone in [
-        "",
-        "Mars/Olympus",
-        "../../etc/passwd",
-        "/etc/localtime",
-        "Europe/../Europe/Paris",
-        "Europe/Paris\\u0000",
-    ] {
-        check(
-            FixedClock("2026-12-01T22:30:00Z", true),
-            &format!(r#"{{"zone":"{zone}"}}"#),
-            Err("unknown time zone"),
-        )
-        .await;
-    }
-    check(FixedClock("2026-12-01T22:30:00Z", true), r#"{"zone":3}"#, Err("invalid arguments")).await;
-    check(FixedClock("2026-12-01T22:30:00Z", true), r#"{"when":1}"#, Err("unknown field `when`")).await;
+async fn refuses_arguments_that_it_does_not_have() {
+    check(FixedClock("2026-12-01T22:30:00Z", true), r#"{"zone":"UTC"}"#, Err("unknown field `zone`")).await;
 }
