@@ -65,12 +65,14 @@ impl Sink {
         Self { sender, gone: false }
     }
 
-    /// Hands one event over. A slow channel delays, a dead one does not.
-    pub async fn send(&mut self, event: ChannelEvent) {
+    /// Hands one event over; false when the channel is gone. A slow channel
+    /// delays, a dead one does not.
+    pub async fn send(&mut self, event: ChannelEvent) -> bool {
         if !self.gone {
             let sent = tokio::time::timeout(SLOW_CHANNEL, self.sender.send(event)).await;
             self.gone = !matches!(sent, Ok(Ok(())));
         }
+        !self.gone
     }
 }
 
@@ -176,7 +178,9 @@ impl Driver<'_> {
                         todo.extend(turn.step(input, self.began.elapsed()));
                     }
                     Command::Run { grant, call, timeout } => self.spawn(grant, call, timeout),
-                    Command::Emit(event) => sink.send(ChannelEvent::Stream(event)).await,
+                    Command::Emit(event) => {
+                        sink.send(ChannelEvent::Stream(event)).await;
+                    }
                     Command::Finish { entries, outcome, exchange } => {
                         let mut batch = Batch::new();
                         batch.audit = entries;

@@ -80,7 +80,12 @@ pub struct Desk {
     /// One turn at a time in a conversation, in the order of arrival.
     conversations: Mutex<HashMap<Ulid, Arc<tokio::sync::Mutex<()>>>>,
     running: Mutex<HashMap<Ulid, Running>>,
-    /// Ends every turn when the daemon stops.
+    /// One message at a time is looked up and stored: the same message twice at
+    /// once must not become two.
+    accepting: tokio::sync::Mutex<()>,
+    /// From now on no turn begins; what waits is answered after the restart.
+    pub stopping: CancellationToken,
+    /// Ends every turn.
     pub stop: CancellationToken,
     /// The turns that run.
     pub tasks: TaskTracker,
@@ -110,6 +115,8 @@ impl Desk {
             turns: Semaphore::new(turns),
             conversations: Mutex::default(),
             running: Mutex::default(),
+            accepting: tokio::sync::Mutex::default(),
+            stopping: CancellationToken::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             activity: tokio::sync::Notify::new(),
@@ -136,39 +143,36 @@ impl Desk {
     /// have acted is closed as interrupted and never run again (INV-6).
     pub async fn recover(self: &Arc<Self>) -> Result<(), StoreError> {
         let store = self.store().clone();
-        let rows = blocking(move || inbox::pending(&store)).await?;
-        for row in rows {
-            match row.stage {
-                inbox::Stage::Acting => {
-                    log::warn!("a turn was interrupted after it had begun to act; it is not repeated");
-                    let outcome = TurnOutcome::Failed {
-                        error: "The box restarted while this was being carried out.".to_owned(),
-                        remedy: "Check what was done (see `hearth audit tail`), then ask again if needed."
-                            .to_owned(),
-                        tool_calls: 0,
-                    };
-                    let mut rows =
-                        MessageRows::new(row.clone(), next_exchange(self.store(), row.session).await?);
-                    let exchange = Exchange {
-                        messages: vec![
-                            ChatMessage::User { text: row.text.clone() },
-                            ChatMessage::Assistant {
-                                text: "[interrupted by a restart]".to_owned(),
-                                calls: Vec::new(),
-                            },
-                        ],
-                    };
-                    self.store().commit(rows.ended(Batch::new(), &outcome, exchange)).await?;
-                }
-                inbox::Stage::Received => {
-                    let Ok(origin) = serde_json::from_value::<Origin>(row.origin.clone()) else { continue };
+        for row in blocking(move || inbox::pending(&store)).await? {
+            let origin = serde_json::from_value::<Origin>(row.origin.clone());
+            match (row.stage, origin) {
+                (inbox::Stage::Received, Ok(origin)) => {
                     log::info!("a message from before the restart is answered now");
                     let (events, _) = mpsc::channel(1);
-                    self.start(row, String::new(), origin, Sink::new(events), CancellationToken::new());
+                    self.start(row, String::new(), origin, Sink::new(events), self.stop.child_token());
                 }
+                _ => self.interrupted(row).await?,
             }
         }
         Ok(())
+    }
+
+    async fn interrupted(&self, row: inbox::Row) -> Result<(), StoreError> {
+        log::warn!("a turn was interrupted after it had begun to act; it is not repeated");
+        let outcome = TurnOutcome::Failed {
+            error: "The box restarted while this was being carried out.".to_owned(),
+            remedy: "Check what was done (see `hearth audit tail`), then ask again if needed.".to_owned(),
+            tool_calls: 0,
+        };
+        let answer = "[interrupted by a restart]".to_owned();
+        let exchange = Exchange {
+            messages: vec![
+                ChatMessage::User { text: row.text.clone() },
+                ChatMessage::Assistant { text: answer, calls: Vec::new() },
+            ],
+        };
+        let mut rows = MessageRows { ordinal: next_exchange(self.store(), row.session).await?, row };
+        self.store().commit(rows.ended(Batch::new(), &outcome, exchange)).await
     }
 
     /// Queues the turn of a stored message.
@@ -186,15 +190,24 @@ impl Desk {
         let order = lock(&self.conversations).entry(row.session).or_default().clone();
         let desk = self.clone();
         self.tasks.spawn(async move {
+            let channel = row.channel.clone();
             let result = desk.turn(row, origin, order, &mut sink, cancel).await;
-            let outcome = result.unwrap_or_else(|error| TurnOutcome::Failed {
-                error: format!("The store failed: {error}."),
-                remedy: error.remedy().to_owned(),
-                tool_calls: 0,
-            });
             lock(&desk.running).remove(&id);
+            let outcome = match result {
+                // It was not begun: it waits in the inbox for the next start.
+                Ok(None) => return,
+                Ok(Some(outcome)) => outcome,
+                Err(error) => TurnOutcome::Failed {
+                    error: format!("The store failed: {error}."),
+                    remedy: error.remedy().to_owned(),
+                    tool_calls: 0,
+                },
+            };
             let _ = done_tx.send(Some(outcome.clone()));
-            sink.send(ChannelEvent::Finished(outcome)).await;
+            if sink.send(ChannelEvent::Finished(outcome)).await {
+                // Losing this mark costs a second look at the answer, nothing more.
+                let _ = desk.store().append(Batch::new().put([outbox::delivered(&channel, id)])).await;
+            }
             desk.activity.notify_one();
         });
     }
@@ -206,19 +219,15 @@ impl Desk {
         order: Arc<tokio::sync::Mutex<()>>,
         sink: &mut Sink,
         cancel: CancellationToken,
-    ) -> Result<TurnOutcome, StoreError> {
-        let cancel_all = self.stop.child_token();
-        let forward = cancel.clone();
-        let linked = cancel_all.clone();
-        let link = tokio::spawn(async move {
-            forward.cancelled().await;
-            linked.cancel();
-        });
+    ) -> Result<Option<TurnOutcome>, StoreError> {
         if order.try_lock().is_err() || self.turns.available_permits() == 0 {
             sink.send(status("Waiting for another answer to be finished.")).await;
         }
         let _one_at_a_time = order.lock().await;
         let _permit = self.turns.acquire().await;
+        if self.stopping.is_cancelled() {
+            return Ok(None);
+        }
         // The tier is resolved once, before any model call (INV-1).
         let tier = origin.tier().min(self.agent.ceiling);
         let effective = self.agent.capabilities.under(tier);
@@ -238,11 +247,10 @@ impl Desk {
             history,
             limits: self.agent.limits.clone(),
         };
-        let mut rows = MessageRows::new(row, ordinal);
-        let outcome = drive(&self.shared, start, &mut rows, sink, cancel_all).await;
-        link.abort();
+        let mut rows = MessageRows { row, ordinal };
+        let outcome = drive(&self.shared, start, &mut rows, sink, cancel).await;
         log::info!("turn {turn} ends: {}", outcome.name());
-        Ok(outcome)
+        Ok(Some(outcome))
     }
 
     async fn history(&self, session: Ulid, count: u64) -> Result<Vec<Exchange>, StoreError> {
@@ -270,18 +278,19 @@ impl Desk {
 
     async fn accept(self: &Arc<Self>, inbound: Inbound) -> Result<Ticket, Refusal> {
         inbound.check(self.agent.message_bytes)?;
-        if self.stop.is_cancelled() {
+        if self.stopping.is_cancelled() {
             return Err(Refusal::new(
                 RefusalKind::ShuttingDown,
                 "the daemon is stopping",
                 "Try again in a moment.",
             ));
         }
+        let _one_at_a_time = self.accepting.lock().await;
         let (channel, external) = (inbound.channel.as_str().to_owned(), inbound.external_id.clone());
         let (store, key) = (self.store().clone(), (channel.clone(), external.clone()));
         let known = blocking(move || inbox::find(&store, &key.0, &key.1)).await.map_err(refuse)?;
         if let Some(message) = known {
-            return self.again(message, &channel).await;
+            return Ok(self.again(message).await);
         }
         if self.busy() >= self.agent.waiting {
             return Err(Refusal::new(
@@ -307,27 +316,26 @@ impl Desk {
         let (sender, events) = mpsc::channel(EVENTS);
         let message = MessageId(row.id);
         let _ = sender.send(ChannelEvent::Accepted { message, duplicate: false }).await;
-        let cancel = CancellationToken::new();
+        let cancel = self.stop.child_token();
         self.start(row, inbound.conversation, inbound.origin, Sink::new(sender), cancel.clone());
         Ok(Ticket { message, events, cancel })
     }
 
     /// The same message again: no second turn, the outcome of the first.
-    async fn again(self: &Arc<Self>, message: Ulid, channel: &str) -> Result<Ticket, Refusal> {
+    async fn again(self: &Arc<Self>, message: Ulid) -> Ticket {
         let (sender, events) = mpsc::channel(EVENTS);
         let mut sink = Sink::new(sender);
         sink.send(ChannelEvent::Accepted { message: MessageId(message), duplicate: true }).await;
         let running = lock(&self.running).get(&message).map(|r| (r.cancel.clone(), r.done.clone()));
         let cancel = running.as_ref().map_or_else(CancellationToken::new, |(cancel, _)| cancel.clone());
         let desk = self.clone();
-        let channel = channel.to_owned();
         self.tasks.spawn(async move {
             let outcome = match running {
                 Some((_, mut done)) => {
                     let seen = done.wait_for(Option::is_some).await;
                     seen.ok().and_then(|outcome| outcome.clone())
                 }
-                None => desk.stored_outcome(message, &channel).await,
+                None => desk.stored_outcome(message).await,
             };
             let outcome = outcome.unwrap_or_else(|| TurnOutcome::Failed {
                 error: "The answer to this message is not known any more.".to_owned(),
@@ -336,10 +344,10 @@ impl Desk {
             });
             sink.send(ChannelEvent::Finished(outcome)).await;
         });
-        Ok(Ticket { message: MessageId(message), events, cancel })
+        Ticket { message: MessageId(message), events, cancel }
     }
 
-    async fn stored_outcome(&self, message: Ulid, _channel: &str) -> Option<TurnOutcome> {
+    async fn stored_outcome(&self, message: Ulid) -> Option<TurnOutcome> {
         let store = self.store().clone();
         let row = blocking(move || outbox::find(&store, message)).await.ok()??;
         serde_json::from_value(row.outcome).ok()
@@ -355,12 +363,6 @@ async fn next_exchange(store: &Store, session: Ulid) -> Result<u64, StoreError> 
 struct MessageRows {
     row: inbox::Row,
     ordinal: u64,
-}
-
-impl MessageRows {
-    fn new(row: inbox::Row, ordinal: u64) -> Self {
-        Self { row, ordinal }
-    }
 }
 
 impl Rows for MessageRows {

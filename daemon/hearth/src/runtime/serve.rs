@@ -23,6 +23,9 @@ use crate::runtime::unlock;
 /// Quiet time after which the index is committed.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// Time for turns that were stopped to record their end.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
 /// The clocks in the time zone of the household.
 pub fn clock(settings: &Settings) -> Result<SystemClock, Failure> {
     let mut fallback = [0; 16];
@@ -105,10 +108,14 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     println!("ready: version {}, console {}", env!("CARGO_PKG_VERSION"), settings.console.socket.display());
     let reason = ended_by().await;
     log::info!("stopping: {reason}");
-    desk.stop.cancel();
+    desk.stopping.cancel();
     desk.tasks.close();
     if tokio::time::timeout(settings.limits.shutdown_s, desk.tasks.wait()).await.is_err() {
-        log::warn!("a turn did not end in time; it is closed as interrupted at the next start");
+        log::warn!("answers that are not finished are stopped");
+        desk.stop.cancel();
+        if tokio::time::timeout(LAST_WAIT, desk.tasks.wait()).await.is_err() {
+            log::warn!("a turn did not end; it is closed as interrupted at the next start");
+        }
     }
     stop.cancel();
     let _ = tokio::time::timeout(settings.limits.shutdown_s, console).await;
