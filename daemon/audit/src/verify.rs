@@ -332,10 +332,11 @@ impl Verifier {
             }
             return;
         }
-        if let Some((n, keys)) = &self.macs {
-            if *n == epoch && keys.mac(line) != mac {
-                return self.found(Finding::Edited { seq });
-            }
+        if let Some((n, keys)) = &self.macs
+            && *n == epoch
+            && keys.mac(line) != mac
+        {
+            return self.found(Finding::Edited { seq });
         }
         if prev != Some(self.last_hash) {
             self.suspect = Some(Suspect::Link { seq, hash });
@@ -343,10 +344,10 @@ impl Verifier {
         self.next_seq = seq + 1;
         self.last_hash = hash;
         self.last_line_hash = hash;
-        if let Some(r) = self.remembered.filter(|r| r.size == self.next_seq && r.hash != hash) {
-            if self.suspect.is_none() {
-                self.found(Finding::RolledBack { have: self.next_seq, remembered: r.size });
-            }
+        if let Some(r) = self.remembered.filter(|r| r.size == self.next_seq && r.hash != hash)
+            && self.suspect.is_none()
+        {
+            self.found(Finding::RolledBack { have: self.next_seq, remembered: r.size });
         }
     }
 

@@ -73,6 +73,10 @@ pub(crate) struct Index {
     versions: [AtomicU64; 8],
 }
 
+/// A row as redb hands it out.
+type Stored<'a> =
+    Result<(redb::AccessGuard<'a, &'static [u8]>, redb::AccessGuard<'a, &'static [u8]>), redb::StorageError>;
+
 fn redb_error(error: impl Into<redb::Error>) -> StoreError {
     match error.into() {
         redb::Error::Io(e) => StoreError::io(INDEX, &e),
@@ -260,10 +264,7 @@ impl Index {
             let mut merged: BTreeMap<RowKey, Option<Vec<u8>>> = BTreeMap::new();
             // Of what is stored, at most the limit and what the overlay may hide is needed.
             let want = limit.saturating_add(pending.len());
-            let mut take = |row: Result<
-                (redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>),
-                redb::StorageError,
-            >| {
+            let mut take = |row: Stored<'_>| {
                 let (key, sealed) = row.map_err(redb_error)?;
                 let key = RowKey::try_from(key.value())
                     .map_err(|_| StoreError::damaged(INDEX, "a key has a wrong length"))?;

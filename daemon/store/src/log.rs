@@ -173,10 +173,10 @@ impl<'a> AuditLog<'a> {
         for number in segments(self.disk)?.into_iter().rev() {
             let mut found = Vec::new();
             self.visit_segment(number, &mut |line| {
-                if let Line::Entry { line, .. } = line {
-                    if keep(line) {
-                        found.push(line.to_vec());
-                    }
+                if let Line::Entry { line, .. } = line
+                    && keep(line)
+                {
+                    found.push(line.to_vec());
                 }
                 Ok(true)
             })?;

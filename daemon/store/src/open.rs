@@ -284,10 +284,10 @@ fn apply(
             if entry.seq != before.next_seq || prev != before.last_hash {
                 return Err(format!("audit entry {} does not follow the one before it", entry.seq));
             }
-            if let Some(keys) = &read.header.keys {
-                if keys.epoch.mac(&entry.line) != entry.mac {
-                    return Err(format!("the MAC of audit entry {} is wrong", entry.seq));
-                }
+            if let Some(keys) = &read.header.keys
+                && keys.epoch.mac(&entry.line) != entry.mac
+            {
+                return Err(format!("the MAC of audit entry {} is wrong", entry.seq));
             }
             state.chain.rewind(hearth_audit::ChainState { next_seq: entry.seq + 1, last_hash: entry.hash() });
             state.since_head += 1;

@@ -282,12 +282,12 @@ impl Segment {
     pub(crate) fn later_witness(&self, at: usize, audit: &DomainKeys) -> bool {
         let mut look = at + ALIGN;
         while look + RECORD <= self.bytes.len() {
-            if self.bytes[look..look + 2] == RECORD_MAGIC.to_be_bytes() {
-                if let Ok((head, plain, _)) = self.record_at(look, audit) {
-                    if head.durable_to as usize > at && !plain.is_empty() {
-                        return true;
-                    }
-                }
+            if self.bytes[look..look + 2] == RECORD_MAGIC.to_be_bytes()
+                && let Ok((head, plain, _)) = self.record_at(look, audit)
+                && head.durable_to as usize > at
+                && !plain.is_empty()
+            {
+                return true;
             }
             look += ALIGN;
         }

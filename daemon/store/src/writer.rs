@@ -191,10 +191,11 @@ impl Writer {
             }
         }
         self.flush(&mut buffer, &mut waiting, sync);
-        if self.overlay_bytes > self.options.checkpoint_bytes && self.frozen.is_none() {
-            if let Err(error) = self.checkpoint(false) {
-                ::log::error!("the index could not be committed: {error}");
-            }
+        if self.overlay_bytes > self.options.checkpoint_bytes
+            && self.frozen.is_none()
+            && let Err(error) = self.checkpoint(false)
+        {
+            ::log::error!("the index could not be committed: {error}");
         }
     }
 
