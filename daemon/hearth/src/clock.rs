@@ -41,7 +41,7 @@ impl SystemClock {
 
     /// Milliseconds since 1970 (UTC), or `None` while the clock is certainly unset.
     pub fn wall_ms(&self) -> Option<u64> {
-        u64::try_from(Timestamp::now().as_millisecond()).ok().filter(|&ms| ms >= FLOOR_MS)
+        u64::try_from(wall().as_millisecond()).ok().filter(|&ms| ms >= FLOOR_MS)
     }
 
     /// The time for an audit entry.
@@ -66,6 +66,11 @@ impl SystemClock {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is the only place that reads the wall clock")]
+fn wall() -> Timestamp {
+    Timestamp::now()
+}
+
 /// Fills `bytes` from the operating system's random source.
 pub fn fill(bytes: &mut [u8]) {
     // Without randomness there are no keys and no nonces: nothing may go on.
@@ -74,7 +79,7 @@ pub fn fill(bytes: &mut [u8]) {
 
 impl hearth_tools::Clock for SystemClock {
     fn now(&self) -> hearth_tools::Reading {
-        hearth_tools::Reading { wall: Timestamp::now(), synchronised: self.wall_ms().is_some() }
+        hearth_tools::Reading { wall: wall(), synchronised: self.wall_ms().is_some() }
     }
 
     fn zone(&self) -> TimeZone {

@@ -215,6 +215,7 @@ fn with_settings(settings: Settings, verb: Verb) -> Result<Exit, Failure> {
 }
 
 /// The sources of the settings. The only place that reads the environment.
+#[expect(clippy::disallowed_methods, reason = "the only place that reads the environment")]
 fn sources(config: Option<PathBuf>) -> Sources {
     Sources::new(config, std::env::vars_os())
 }

@@ -89,11 +89,11 @@ fn plain(event: &ChannelEvent, tools: bool, shown: &mut Shown) -> Result<(), Fai
             note(&format!("{tool}: {summary}{seen}"), shown)
         }
         ChannelEvent::Finished(outcome) => {
-            if let TurnOutcome::Completed { text, .. } = outcome {
-                if !shown.text {
-                    out(&harmless(text))?;
-                    shown.line_open = true;
-                }
+            if let TurnOutcome::Completed { text, .. } = outcome
+                && !shown.text
+            {
+                out(&harmless(text))?;
+                shown.line_open = true;
             }
             if std::mem::take(&mut shown.line_open) {
                 out("\n")?;

@@ -169,14 +169,14 @@ impl ControlDesk {
                 ));
             }
             let wanted = provider.context_tokens.map(u64::from);
-            if let (Some(has), Some(wanted)) = (report.context_tokens, wanted) {
-                if has < wanted {
-                    findings.push(Finding::bad(
-                        name,
-                        format!("has a context of {has} tokens, and {wanted} are configured"),
-                        "Lower context_tokens of this endpoint.",
-                    ));
-                }
+            if let (Some(has), Some(wanted)) = (report.context_tokens, wanted)
+                && has < wanted
+            {
+                findings.push(Finding::bad(
+                    name,
+                    format!("has a context of {has} tokens, and {wanted} are configured"),
+                    "Lower context_tokens of this endpoint.",
+                ));
             }
         }
         findings

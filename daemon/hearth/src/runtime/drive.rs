@@ -229,15 +229,12 @@ impl Driver<'_> {
             let id = call.id;
             let began = Instant::now();
             // A panic in a tool is that tool's failure, not the daemon's.
-            let run = tokio::spawn(async move { tools.run(grant, call, &ctx).await });
-            let abort = run.abort_handle();
-            let outcome = match tokio::time::timeout(timeout + GRACE, run).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) => ToolOutcome::Failed(ToolError::Failed("the tool crashed".to_owned())),
-                Err(_) => {
-                    abort.abort();
-                    ToolOutcome::Failed(ToolError::TimedOut(timeout))
-                }
+            let mut run = JoinSet::new();
+            run.spawn(async move { tools.run(grant, call, &ctx).await });
+            let outcome = match tokio::time::timeout(timeout + GRACE, run.join_next()).await {
+                Ok(Some(Ok(outcome))) => outcome,
+                Ok(_) => ToolOutcome::Failed(ToolError::Failed("the tool crashed".to_owned())),
+                Err(_) => ToolOutcome::Failed(ToolError::TimedOut(timeout)),
             };
             Input::ToolDone { call: id, outcome, duration: began.elapsed() }
         });

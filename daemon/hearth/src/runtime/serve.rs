@@ -9,6 +9,7 @@ use hearth_scope::TrustTier;
 use hearth_settings::Settings;
 use hearth_store::{AuditLog, Batch, RealDisk, Store, StoreError};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::exit::{Exit, Failure};
@@ -93,20 +94,27 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
         ceiling,
     });
     let stop = CancellationToken::new();
-    let console = tokio::spawn(serve_console(
+    let mut console = JoinSet::new();
+    console.spawn(serve_console(
         listener,
         Arc::new(DeskGateway(desk.clone())),
         Arc::new(ControlGateway(control)),
         policy(&settings, owner),
         stop.clone(),
     ));
-    let idle = tokio::spawn(commit_when_idle(desk.clone(), store.clone()));
+    // Ended when this is dropped.
+    let mut background = JoinSet::new();
+    background.spawn(commit_when_idle(desk.clone(), store.clone()));
     if settings.model.warm_up {
         let models = models.clone();
-        tokio::spawn(async move { models.warm_up().await });
+        background.spawn(async move { models.warm_up().await });
     }
     println!("ready: version {}, console {}", env!("CARGO_PKG_VERSION"), settings.console.socket.display());
-    let reason = ended_by().await;
+    let reason = tokio::select! {
+        reason = ended_by() => reason,
+        // Without its console the daemon cannot be reached; the supervisor starts it again.
+        _ = console.join_next() => "the console ended",
+    };
     log::info!("stopping: {reason}");
     desk.stopping.cancel();
     desk.tasks.close();
@@ -118,8 +126,8 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
         }
     }
     stop.cancel();
-    let _ = tokio::time::timeout(settings.limits.shutdown_s, console).await;
-    idle.abort();
+    let _ = tokio::time::timeout(settings.limits.shutdown_s, console.join_next()).await;
+    drop(background);
     store.commit(Batch::new().audit(Kind::Shutdown { reason: reason.to_owned() })).await?;
     store.close().await?;
     Ok(())

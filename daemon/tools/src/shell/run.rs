@@ -156,6 +156,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, max: usize, flooded: &Canc
 fn start(shell: &Shell, command: &[String], scratch: &Scratch) -> Result<Group, ToolError> {
     let (program, arguments) =
         command.split_first().ok_or_else(|| ToolError::InvalidArguments("command is empty".into()))?;
+    #[expect(clippy::disallowed_methods, reason = "this is the runner of programs")]
     let child = Command::new(program)
         .args(arguments)
         .env_clear()
