@@ -5,7 +5,7 @@
 //! * [`Scope`] is one permission; [`Scope::is_granted_by`] is the only comparison.
 //! * [`CapabilitySet`] holds scopes; [`CapabilitySet::under`] applies the ceiling
 //!   of a [`TrustTier`] once per turn and gives an [`Effective`] set.
-//! * [`classify`] turns the facts of a connection into an [`Origin`], and that
+//! * [`classify()`] turns the facts of a connection into an [`Origin`], and that
 //!   has a tier.
 //! * [`Effective::check`] answers one call; its [`Grant`] is the only key to a tool.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
