@@ -1,5 +1,6 @@
-//! The file with the unlock header: two copies, written alternately, so that a
-//! cut in the middle of a change leaves the other one.
+//! The file with the unlock header: two copies, written one after the other, so
+//! that a cut in the middle of a change leaves one of them whole. Both hold the
+//! newest state: a removed slot must not live on in an old copy.
 
 use hearth_vault::{HEADER_MAX, Header};
 
@@ -26,7 +27,7 @@ pub fn read_header(disk: &dyn Disk) -> Result<Header, StoreError> {
     }
 }
 
-/// Writes a changed header over the older copy.
+/// Writes a changed header over both copies.
 pub fn write_header(disk: &dyn Disk, header: &Header) -> Result<(), StoreError> {
     write_to(disk, KEYS, header)
 }
@@ -39,6 +40,9 @@ pub(crate) fn write_to(disk: &dyn Disk, name: &str, header: &Header) -> Result<(
         return Err(StoreError::TooLarge(block.len()));
     }
     block.resize(HEADER_MAX, 0);
-    file.write_at(&block, (header.generation % 2) * HEADER_MAX as u64).map_err(io)?;
-    file.sync().map_err(io)
+    for copy in [0, HEADER_MAX as u64] {
+        file.write_at(&block, copy).map_err(io)?;
+        file.sync().map_err(io)?;
+    }
+    Ok(())
 }

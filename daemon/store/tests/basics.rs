@@ -267,3 +267,32 @@ fn inv_7_names_and_values_are_unreadable_on_disk() {
     assert!(files >= 4);
     assert_eq!(read_header(&RealDisk::read_only(&dir.path().join("state"))).unwrap(), header());
 }
+
+#[test]
+fn either_copy_of_the_unlock_header_is_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    new_store(dir.path()).close_blocking().unwrap();
+    let path = dir.path().join("state/keys");
+    let whole = std::fs::read(&path).unwrap();
+    let disk = RealDisk::new(&dir.path().join("state"), false).unwrap();
+    let damaged = |from: usize, to: usize| {
+        let mut bytes = whole.clone();
+        bytes[from..to].fill(0xFF);
+        std::fs::write(&path, bytes).unwrap();
+        read_header(&disk)
+    };
+    assert_eq!(damaged(0, 8192).unwrap(), header());
+    assert_eq!(damaged(8192, 16384).unwrap(), header());
+    assert!(matches!(damaged(0, 16384), Err(StoreError::Damaged { .. })));
+    // A change reaches both copies: what was revoked opens nothing any more.
+    let mut changed = header();
+    let random = SlotRandom { salt: [6; 16], nonce: [7; 24] };
+    changed.add_slot(&key(), &Secret::KeyFile(&[9; 32]), "new", Argon2Params::default(), &random).unwrap();
+    changed.remove_slot(1).unwrap();
+    std::fs::write(&path, &whole).unwrap();
+    write_header(&disk, &changed).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes[..8192], bytes[8192..]);
+    assert!(read_header(&disk).unwrap().unlock(&Secret::KeyFile(&[3; 32])).is_err());
+    assert!(read_header(&disk).unwrap().unlock(&Secret::KeyFile(&[9; 32])).is_ok());
+}

@@ -18,7 +18,7 @@ pub use exit::Exit;
 
 /// Hearth, the agent of the household.
 #[derive(Debug, Parser)]
-#[command(name = "hearth", version, about, long_about = None, after_help = exit::HELP)]
+#[command(name = "hearth", version, about = "Hearth, the agent of the household", long_about = None, after_help = exit::HELP)]
 pub struct Cli {
     /// Settings file. Without it: $HEARTH_CONFIG, then /etc/hearth/hearth.toml.
     #[arg(long, short, global = true, value_name = "FILE")]
