@@ -8,7 +8,7 @@ use hearth_audit::{Finding, Kind, Remembered, Stamp};
 use hearth_scope::{CallId, ToolName};
 use hearth_store::{
     AuditLog, Batch, Options, RealDisk, Store, StoreError, Table, create, inbox, memory, read_header,
-    sessions,
+    sessions, write_header,
 };
 use hearth_vault::{Argon2Params, DataKey, Header, Secret, SlotRandom};
 use ulid::Ulid;
