@@ -127,7 +127,7 @@ pub enum Command {
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// Waiting for the model.
-    Model { text: String, thought: bool, calls: Vec<RawCall> },
+    Model { text: String, thought: bool, told: bool, calls: Vec<RawCall> },
     /// Working through the calls of a step.
     Calls(Batch),
     /// `Finish` was issued.
@@ -243,7 +243,7 @@ impl Turn {
             return self.finish(TurnOutcome::Looping { tried, tool_calls: self.ran }, None, out);
         }
         self.step += 1;
-        self.phase = Phase::Model { text: String::new(), thought: false, calls: Vec::new() };
+        self.phase = Phase::Model { text: String::new(), thought: false, told: false, calls: Vec::new() };
         let history = self.start.history.iter().flat_map(|e| &e.messages);
         out.push(Command::CallModel {
             step: self.step,
@@ -257,10 +257,12 @@ impl Turn {
     }
 
     fn on_model(&mut self, event: ModelEvent, out: &mut Vec<Command>) {
-        let Phase::Model { text, thought, calls } = &mut self.phase else {
+        let Phase::Model { text, thought, told, calls } = &mut self.phase else {
             return;
         };
         match event {
+            // Said once in a step, not every few seconds.
+            ModelEvent::Waiting if std::mem::replace(told, true) => {}
             ModelEvent::Waiting => {
                 let text = "The model is loading or reading the conversation.".to_owned();
                 out.push(Command::Emit(StreamEvent::Status { text }));

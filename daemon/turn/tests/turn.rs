@@ -647,3 +647,13 @@ fn stale_model_events_are_ignored() {
             .is_empty()
     );
 }
+
+#[test]
+fn waiting_is_said_once_in_a_step() {
+    let (mut turn, _) = Turn::begin(trusted("x"));
+    let mut said = 0;
+    for _ in 0..5 {
+        said += turn.step(Input::Model { step: 1, event: ModelEvent::Waiting }, Duration::ZERO).len();
+    }
+    assert_eq!(said, 1);
+}
