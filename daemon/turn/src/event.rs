@@ -39,7 +39,4 @@ pub enum StreamEvent {
         #[serde(skip_serializing_if = "Option::is_none")]
         verified: Option<Verification>,
     },
-    /// Text that was streamed so far turned out not to be the answer (for
-    /// example a tool call written as text): a channel that can, removes it.
-    Retract,
 }
