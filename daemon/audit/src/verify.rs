@@ -87,8 +87,14 @@ impl fmt::Display for Finding {
                 write!(f, "the end was cut off: {have} of {n} entries are left")
             }
             Self::Truncated { have, expected: None } => write!(f, "the end was cut off after {have} entries"),
-            Self::RolledBack { have, remembered } => {
-                write!(f, "an older or another copy: {have} entries, but {remembered} were seen before")
+            Self::RolledBack { have, remembered } if have < remembered => {
+                write!(
+                    f,
+                    "the end was cut off, or this is an older copy: {have} of {remembered} entries are left"
+                )
+            }
+            Self::RolledBack { remembered, .. } => {
+                write!(f, "this is another copy: it had other entries when there were {remembered}")
             }
             Self::BadHead { size } => write!(f, "the signed head after {size} entries is wrong"),
             Self::BadCertificate { epoch } => {

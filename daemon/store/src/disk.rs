@@ -185,3 +185,54 @@ impl redb::StorageBackend for Backend {
         self.0.write_at(data, offset)
     }
 }
+
+/// Lets redb read a [`DiskFile`] without changing it: what redb writes while it
+/// opens stays in memory.
+#[derive(Debug)]
+pub(crate) struct Untouched {
+    pub(crate) file: Arc<dyn DiskFile>,
+    written: Mutex<(Option<u64>, Vec<(u64, Vec<u8>)>)>,
+}
+
+impl Untouched {
+    pub(crate) fn new(file: Arc<dyn DiskFile>) -> Self {
+        Self { file, written: Mutex::default() }
+    }
+}
+
+impl redb::StorageBackend for Untouched {
+    fn len(&self) -> Result<u64, io::Error> {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.0.map_or_else(|| self.file.len(), Ok)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        let on_disk =
+            usize::try_from(self.file.len()?.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
+        out.fill(0);
+        self.file.read_at(&mut out[..on_disk], offset)?;
+        let end = offset + out.len() as u64;
+        for (at, data) in &self.written.lock().unwrap_or_else(PoisonError::into_inner).1 {
+            let (from, to) = ((*at).max(offset), (at + data.len() as u64).min(end));
+            if from < to {
+                let source = &data[(from - at) as usize..(to - at) as usize];
+                out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), io::Error> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(len);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).1.push((offset, data.to_vec()));
+        Ok(())
+    }
+}

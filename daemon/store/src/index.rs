@@ -11,7 +11,7 @@ use hearth_vault::{Aad, DomainKeys};
 use redb::{Database, ReadableDatabase, TableDefinition};
 use serde::{Deserialize, Serialize};
 
-use crate::disk::{Backend, Disk};
+use crate::disk::{Backend, Disk, Untouched};
 use crate::error::StoreError;
 use crate::rows::{FORMAT, KEY, RowKey, RowKeys, Table, ordinal};
 
@@ -136,15 +136,7 @@ impl Index {
                 .set_cache_size(CACHE)
                 .create_with_backend(Backend(file.clone()))
                 .map_err(redb_error)?;
-            let sealed = {
-                let txn = db.begin_read().map_err(redb_error)?;
-                let meta = txn.open_table(META).map_err(redb_error)?;
-                let row = meta.get(CHECKPOINT).map_err(redb_error)?;
-                row.ok_or_else(|| StoreError::damaged(INDEX, "it has no checkpoint"))?.value().to_vec()
-            };
-            let plain = journal.open(&checkpoint_place(), &sealed).map_err(|_| StoreError::WrongKey)?;
-            let checkpoint = serde_json::from_slice(&plain)
-                .map_err(|_| StoreError::damaged(INDEX, "its checkpoint is malformed"))?;
+            let checkpoint = stored_checkpoint(&db, &journal)?;
             let versions = Default::default();
             Ok((
                 Self {
@@ -288,6 +280,26 @@ impl Index {
             Ok(out)
         })
     }
+}
+
+/// The checkpoint of an index that nobody has open, without changing the file.
+pub(crate) fn peek_checkpoint(disk: &dyn Disk, journal: &DomainKeys) -> Result<Checkpoint, StoreError> {
+    let file = disk.open(INDEX, false).map_err(|e| StoreError::io(INDEX, &e))?;
+    guarded(|| {
+        let backend = Untouched::new(file);
+        let db =
+            redb::Builder::new().set_cache_size(CACHE).create_with_backend(backend).map_err(redb_error)?;
+        stored_checkpoint(&db, journal)
+    })
+}
+
+fn stored_checkpoint(db: &Database, journal: &DomainKeys) -> Result<Checkpoint, StoreError> {
+    let txn = db.begin_read().map_err(redb_error)?;
+    let meta = txn.open_table(META).map_err(redb_error)?;
+    let row = meta.get(CHECKPOINT).map_err(redb_error)?;
+    let row = row.ok_or_else(|| StoreError::damaged(INDEX, "it has no checkpoint"))?;
+    let plain = journal.open(&checkpoint_place(), row.value()).map_err(|_| StoreError::WrongKey)?;
+    serde_json::from_slice(&plain).map_err(|_| StoreError::damaged(INDEX, "its checkpoint is malformed"))
 }
 
 fn checkpoint_place() -> Aad<'static> {

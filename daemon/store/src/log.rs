@@ -6,6 +6,7 @@ use hearth_vault::{DataKey, Domain, DomainKeys};
 
 use crate::disk::Disk;
 use crate::error::StoreError;
+use crate::index::peek_checkpoint;
 use crate::open::{open_segment, parse_entry, segments};
 use crate::segment::{self, HEADER, NoRecord, RecordKind, Segment};
 use crate::writer::parse_head;
@@ -108,6 +109,17 @@ impl<'a> AuditLog<'a> {
             report.finding = Some(Finding::Edited { seq });
         }
         Ok(report)
+    }
+
+    /// The head that the index remembers, so that a log whose end was cut off is
+    /// found out. `None` while a daemon has the store open: then it knows the head.
+    pub fn remembered(&self) -> Result<Option<Remembered>, StoreError> {
+        if !self.disk.lock().map_err(|e| StoreError::io("lock", &e))? {
+            return Ok(None);
+        }
+        let checkpoint = peek_checkpoint(self.disk, &self.journal);
+        self.disk.unlock();
+        checkpoint.map(|c| Some(Remembered { size: c.next_seq, hash: c.last_hash }))
     }
 
     fn bad_at(&self, read: &Segment) -> usize {

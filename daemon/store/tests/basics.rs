@@ -230,7 +230,18 @@ fn the_log_is_verified_exported_and_read_offline() {
         log.verify(None, Some(later)).unwrap().finding,
         Some(Finding::RolledBack { have: 300, remembered: 301 })
     );
+    assert_eq!(log.remembered().unwrap(), None, "the store is open");
+    let newest = dir.path().join(format!("state/journal-{:08}.seg", store.figures().segment));
     store.close_blocking().unwrap();
+    let remembered = log.remembered().unwrap().unwrap();
+    assert_eq!(remembered, report.end);
+    // The end is gone: nothing in the segment itself says so.
+    let whole = std::fs::read(&newest).unwrap();
+    let mut cut = whole.clone();
+    cut[5000..].fill(0);
+    std::fs::write(&newest, cut).unwrap();
+    assert!(matches!(log.verify(None, Some(remembered)).unwrap().finding, Some(Finding::RolledBack { .. })));
+    std::fs::write(&newest, whole).unwrap();
     // One byte in the middle of a sealed segment.
     let path = dir.path().join("state/journal-00000001.seg");
     let mut bytes = std::fs::read(&path).unwrap();

@@ -10,7 +10,7 @@ use hearth_settings::{Settings, Sources};
 use hearth_store::{AuditLog, RealDisk};
 
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::{Init, out};
+use crate::cli::{Init, online, out};
 use crate::runtime::serve::clock;
 use crate::runtime::unlock;
 
@@ -148,8 +148,16 @@ pub(crate) fn verify_store(
     identity: Option<&str>,
     head: Option<&str>,
 ) -> Result<Exit, Failure> {
-    let (identity, head) = expectations(identity, head)?;
-    with_log(settings, |log| conclude(&log.verify(identity, head)?, "The audit log"))
+    let (identity, noted) = expectations(identity, head)?;
+    with_log(settings, |log| {
+        // Who has the store open knows the head; else its index remembers one.
+        let head = match (noted, log.remembered()?) {
+            (Some(noted), _) => Some(noted),
+            (None, Some(remembered)) => Some(remembered),
+            (None, None) => online::head(settings)?,
+        };
+        conclude(&log.verify(identity, head)?, "The audit log")
+    })
 }
 
 /// `hearth audit export`

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hearth_audit::Remembered;
 use hearth_console::{Client, ClientError};
 use hearth_contract::ControlRequest;
 use hearth_settings::Settings;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::{Memory, out};
+use crate::cli::{Memory, out, runtime};
 use crate::doctor;
 
 /// Time between two tries while the daemon starts.
@@ -32,6 +33,15 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Client, ClientError> 
 
 async fn request(settings: &Settings, request: ControlRequest) -> Result<Value, Failure> {
     Ok(connect(settings).await?.control(request).await?)
+}
+
+/// Where the audit log of the running daemon ends; `None` when none runs.
+pub(crate) fn head(settings: &Settings) -> Result<Option<Remembered>, Failure> {
+    match runtime(1)?.block_on(request(settings, ControlRequest::Status {})) {
+        Ok(status) => Ok(Remembered::parse(text(&status["audit"], "head"))),
+        Err(failure) if failure.exit == Exit::Unavailable => Ok(None),
+        Err(failure) => Err(failure),
+    }
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
