@@ -232,7 +232,7 @@ fn secrets_are_never_shown() {
 fn neighbours_that_changed_places_in_a_recovery_code_are_found() {
     let (mut tried, mut found) = (0, 0);
     for n in 0..64_u8 {
-        let code = recovery_code(std::array::from_fn(|i| n.wrapping_mul(37).wrapping_add(i as u8 * 59)));
+        let code = recovery_code(std::array::from_fn(|i| n.wrapping_mul(37).wrapping_add((i * 59) as u8)));
         let plain: Vec<char> = code.chars().filter(|c| *c != '-').collect();
         for at in 0..plain.len() - 1 {
             let mut typed = plain.clone();
