@@ -1,0 +1,110 @@
+//! Damaged stores: what was written, or a typed error. Never a panic, never a
+//! store that silently has less.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Disks, Run, State, check_rows};
+use hearth_audit::Remembered;
+use hearth_store::{AuditLog, Store, StoreError};
+use hearth_vault::DataKey;
+
+const STEP: usize = 4096;
+
+/// A store after some turns, closed, with what must be in it.
+fn sound() -> (Disks, State, Remembered) {
+    let disks = Disks::default();
+    let run = Run::new(disks.clone());
+    run.script(11, 10).unwrap();
+    let disks = disks.killed();
+    let report = AuditLog::new(&disks.state, &common::key()).verify(None, None).unwrap();
+    assert_eq!(report.finding, None);
+    (disks, run.newest(), report.end)
+}
+
+fn files(disks: &Disks) -> BTreeMap<String, Vec<u8>> {
+    let names = hearth_store::Disk::list(&disks.state).unwrap();
+    let content = |name: String| disks.state.content(&name).map(|bytes| (name, bytes));
+    names.into_iter().filter_map(content).filter(|(_, bytes)| !bytes.is_empty()).collect()
+}
+
+/// What became of a damaged store.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Opened, with everything in it.
+    whole: u64,
+    /// Opened; a read or the verification of the log named the damage.
+    named: u64,
+    /// Refused.
+    refused: u64,
+}
+
+/// Opens the store and looks at everything.
+fn check(disks: &Disks, state: &State, end: &Remembered, what: &str, tally: &mut Tally) {
+    let opened = match disks.killed().open() {
+        Ok(opened) => opened,
+        Err(StoreError::NotInitialized | StoreError::AlreadyInitialized) => {
+            panic!("{what}: it counts as never created")
+        }
+        Err(error) => {
+            assert!(!error.remedy().is_empty() && !error.to_string().is_empty());
+            tally.refused += 1;
+            return;
+        }
+    };
+    let rows = check_rows(&opened.0, state);
+    if let Err(found) = &rows {
+        assert!(found.contains("is damaged"), "{what}: it opens and silently has other rows: {found}");
+    }
+    let log = AuditLog::new(&disks.state, &common::key()).verify(None, Some(*end));
+    let complete = log.as_ref().is_ok_and(|r| r.finding.is_none() && r.end == *end);
+    let found = log.is_err() || log.is_ok_and(|r| r.finding.is_some());
+    assert!(complete || found, "{what}: the log silently ends elsewhere");
+    if rows.is_ok() && complete { tally.whole += 1 } else { tally.named += 1 }
+}
+
+#[test]
+fn inv_10_every_truncation_of_every_file_is_data_or_a_typed_error() {
+    common::hush_redb();
+    let (disks, state, end) = sound();
+    let (mut tally, mut count) = (Tally::default(), 0);
+    for (name, bytes) in files(&disks) {
+        for len in (0..bytes.len()).step_by(STEP) {
+            let image = disks.killed();
+            image.state.set_content(&name, Some(bytes[..len].to_vec()));
+            check(&image, &state, &end, &format!("{name} cut to {len}"), &mut tally);
+            count += 1;
+        }
+    }
+    println!("damage_truncations {count} {tally:?}");
+    assert!(count > 20 && tally.refused > 10, "{count} {tally:?}");
+}
+
+#[test]
+fn another_key_is_told_apart_from_damage() {
+    let (disks, ..) = sound();
+    let other = Store::open(disks.options(), &DataKey::from_bytes([8; 32]));
+    assert!(matches!(other, Err(StoreError::WrongKey)), "{other:?}");
+}
+
+/// The end of the journal that the index knows of is gone: never accepted.
+#[test]
+fn a_journal_shorter_than_the_index_remembers_is_refused() {
+    let (disks, ..) = sound();
+    let name = files(&disks).into_keys().rfind(|n| n.ends_with(".seg")).unwrap();
+    let bytes = disks.state.content(&name).unwrap();
+    let used = bytes.iter().rposition(|b| *b != 0).unwrap() + 1;
+    let mut refused = 0;
+    for from in (STEP..used).step_by(16) {
+        let image = disks.killed();
+        let mut short = bytes.clone();
+        short[from..].fill(0);
+        image.state.set_content(&name, Some(short));
+        assert!(image.open().is_err(), "{name}: the end from {from} on is gone, of {used}");
+        refused += 1;
+    }
+    println!("journal_ends_lost {refused} accepted 0");
+}
