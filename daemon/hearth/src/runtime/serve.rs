@@ -1,5 +1,7 @@
 //! Start-up in stages, each of which can fail before the next; the end with a limit.
 
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,7 +63,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     .await?;
     let memory = MemoryRows { store: store.clone(), clock: clock.clone() };
     let audit = AuditRows { state: settings.paths.state.clone(), key };
-    let scratch = std::env::temp_dir().join("hearth-tools");
+    let scratch = scratch(&settings)?;
     let shown = SettingsRows(settings.clone());
     let tools =
         assemble::tools(&settings, scratch, Arc::new(clock.clone()), memory.clone(), audit.clone(), shown)?;
@@ -131,6 +133,22 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     store.commit(Batch::new().audit(Kind::Shutdown { reason: reason.to_owned() })).await?;
     store.close().await?;
     Ok(())
+}
+
+/// An empty folder for what programs write, next to the socket: only the daemon
+/// and its owner can enter it. What programs of an earlier run left is removed;
+/// the store is open by now, so that no other daemon uses it.
+fn scratch(settings: &Settings) -> Result<PathBuf, Failure> {
+    let folder = settings.console.socket.with_file_name("programs");
+    let made = match std::fs::remove_dir_all(&folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder),
+    };
+    made.map_err(|e| {
+        let what = format!("{} cannot be made: {e}", folder.display());
+        Failure::new(Exit::Failed, what, "Check console.socket and the rights on its folder.")
+    })?;
+    Ok(folder)
 }
 
 fn joined(error: tokio::task::JoinError) -> Failure {
