@@ -10,6 +10,9 @@ use crate::disk::{Disk, DiskFile};
 
 const SECTOR: usize = 512;
 
+/// Is told the number of an operation and its disk.
+pub type Watch = Arc<dyn Fn(u64, &SimDisk) + Send + Sync>;
+
 #[derive(Debug, Clone)]
 enum Change {
     Write(u64, Vec<u8>),
@@ -41,7 +44,7 @@ struct State {
     freeze_at: Option<u64>,
     ignore_syncs: bool,
     locked: bool,
-    watch: Option<Arc<dyn Fn(u64, &SimDisk) + Send + Sync>>,
+    watch: Option<Watch>,
 }
 
 /// The disk. Clones share their content.
@@ -127,7 +130,7 @@ impl SimDisk {
     }
 
     /// Calls `watch` before each operation, outside of the lock.
-    pub fn watch(&self, watch: Arc<dyn Fn(u64, &SimDisk) + Send + Sync>) {
+    pub fn watch(&self, watch: Watch) {
         self.state().watch = Some(watch);
     }
 
