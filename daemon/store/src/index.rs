@@ -165,9 +165,31 @@ impl Index {
         bytes
     }
 
-    /// Moves everything into redb, with the position in the same commit.
+    /// Moves everything into redb, with the position in the same commit. When that
+    /// fails, the file is only read from then on, and the overlay stays.
     pub(crate) fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), StoreError> {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let committed = guarded(|| self.commit(&inner, checkpoint));
+        match &committed {
+            Ok(()) => inner.overlay.clear(),
+            Err(_) => {
+                // redb refuses even reads after a failed write: a handle that
+                // writes nothing takes its place.
+                drop(inner.db.take());
+                inner.db = self.open_to_read().ok();
+            }
+        }
+        committed
+    }
+
+    fn open_to_read(&self) -> Result<Database, StoreError> {
+        let backend = Untouched::new(self.file.clone());
+        guarded(|| {
+            redb::Builder::new().set_cache_size(CACHE).create_with_backend(backend).map_err(redb_error)
+        })
+    }
+
+    fn commit(&self, inner: &Inner, checkpoint: &Checkpoint) -> Result<(), StoreError> {
         let mut txn = inner.db()?.begin_write().map_err(redb_error)?;
         txn.set_two_phase_commit(true);
         let large = self.file.len().map_err(|e| StoreError::io(INDEX, &e))? >= QUICK_REPAIR_FROM;
@@ -189,9 +211,7 @@ impl Index {
             let sealed = seal_checkpoint(&self.journal, checkpoint)?;
             meta.insert(CHECKPOINT, &sealed[..]).map_err(redb_error)?;
         }
-        txn.commit().map_err(redb_error)?;
-        inner.overlay.clear();
-        Ok(())
+        txn.commit().map_err(redb_error)
     }
 
     /// Lets go of the file. What is not in redb yet is in the journal.

@@ -331,8 +331,7 @@ impl Writer {
             clean,
         };
         match self.index.checkpoint(&checkpoint) {
-            // Nothing is lost: the journal has it all. It is tried again later.
-            Err(StoreError::Full) => Err(StoreError::Full),
+            // Nothing is lost: the journal has it all.
             Err(error) => Err(self.freeze(error)),
             Ok(()) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
