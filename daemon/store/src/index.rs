@@ -25,6 +25,10 @@ const CACHE: usize = 4 * 1024 * 1024;
 /// crash; below, opening walks the whole file in well under a second.
 const QUICK_REPAIR_FROM: u64 = 32 * 1024 * 1024;
 
+/// Up to this size the checksum of every page is verified at each opening: a
+/// changed page could otherwise hide rows.
+const CHECK_UP_TO: u64 = 8 * 1024 * 1024;
+
 /// How far the index has come in the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -134,6 +138,7 @@ impl Index {
         guarded(|| {
             let db = redb::Builder::new()
                 .set_cache_size(CACHE)
+                .set_check_integrity_on_open(file.len().map_err(io)? <= CHECK_UP_TO)
                 .create_with_backend(Backend(file.clone()))
                 .map_err(redb_error)?;
             let checkpoint = stored_checkpoint(&db, &journal)?;

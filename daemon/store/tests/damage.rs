@@ -9,10 +9,12 @@ use std::collections::BTreeMap;
 
 use common::{Disks, Run, State, check_rows};
 use hearth_audit::Remembered;
+use hearth_store::sim::Rng;
 use hearth_store::{AuditLog, Store, StoreError};
 use hearth_vault::DataKey;
 
 const STEP: usize = 4096;
+const FLIPS: u64 = 1_000;
 
 /// A store after some turns, closed, with what must be in it.
 fn sound() -> (Disks, State, Remembered) {
@@ -81,6 +83,27 @@ fn inv_10_every_truncation_of_every_file_is_data_or_a_typed_error() {
     }
     println!("damage_truncations {count} {tally:?}");
     assert!(count > 20 && tally.refused > 10, "{count} {tally:?}");
+}
+
+#[test]
+fn inv_10_every_byte_flip_is_data_or_a_typed_error() {
+    common::hush_redb();
+    let (disks, state, end) = sound();
+    let files: Vec<_> = files(&disks).into_iter().collect();
+    let (mut tally, mut rng) = (Tally::default(), Rng(42));
+    for n in 0..FLIPS {
+        let (name, bytes) = &files[(n % files.len() as u64) as usize];
+        let mut bytes = bytes.clone();
+        // Half of them where something is written.
+        let used = bytes.iter().rposition(|b| *b != 0).map_or(bytes.len(), |at| at + 1);
+        let at = rng.below(if n % 2 == 0 { used } else { bytes.len() } as u64) as usize;
+        bytes[at] ^= 1 << rng.below(8);
+        let image = disks.killed();
+        image.state.set_content(name, Some(bytes));
+        check(&image, &state, &end, &format!("{name}, byte {at}"), &mut tally);
+    }
+    println!("damage_flips {FLIPS} {tally:?}");
+    assert!(tally.refused > 5 && tally.named > 100 && tally.whole > 100, "{tally:?}");
 }
 
 #[test]
