@@ -188,7 +188,7 @@ fn enter(
         }
         None => {
             let last_record = checkpoint.last_record as usize;
-            if last_record != 0 && read.record_at(last_record, audit).is_err() {
+            if last_record != 0 && !read.reaches(last_record, checkpoint.offset as usize, audit) {
                 return Err(StoreError::damaged(
                     &file,
                     "the end of the audit log is missing: it was cut off or replaced by an older copy",

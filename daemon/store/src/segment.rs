@@ -277,6 +277,17 @@ impl Segment {
         Ok((head, plain, next))
     }
 
+    /// True when whole records lead from `at` exactly to `end`.
+    pub(crate) fn reaches(&self, mut at: usize, end: usize, audit: &DomainKeys) -> bool {
+        while at < end {
+            match self.record_at(at, audit) {
+                Ok((_, _, next)) => at = next,
+                Err(_) => return false,
+            }
+        }
+        at == end
+    }
+
     /// True when a whole record lies behind `at` that was written after `at` was
     /// durable: then what is bad at `at` is no torn end.
     pub(crate) fn later_witness(&self, at: usize, audit: &DomainKeys) -> bool {

@@ -5,8 +5,64 @@
 
 mod common;
 
+use std::sync::{Arc, Condvar, Mutex};
+
 use common::{Disks, Run, note};
+use hearth_store::sim::SimDisk;
 use hearth_store::{Batch, StoreError, Table, Write};
+
+/// Nine batches of which eight wait while the first is written: they share one
+/// write and one sync.
+fn grouped() -> Disks {
+    let disks = Disks::default();
+    disks.create().unwrap();
+    let (store, _) = disks.open().unwrap();
+    let gate = Arc::new((Mutex::new(0), Condvar::new()));
+    let held = gate.clone();
+    disks.state.watch(Arc::new(move |_, _: &SimDisk| {
+        let mut waiting = held.0.lock().unwrap();
+        while *waiting < 8 {
+            waiting = held.1.wait(waiting).unwrap();
+        }
+    }));
+    let first = {
+        let store = store.clone();
+        std::thread::spawn(move || store.commit_blocking(note("first")))
+    };
+    let mut futures = Vec::new();
+    for n in 0..8 {
+        let store = store.clone();
+        let mut future = Box::pin(async move { store.commit(note(&format!("note {n}"))).await });
+        // The first poll puts the request into the queue.
+        let waker = std::task::Waker::noop();
+        assert!(future.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+        futures.push(future);
+        *gate.0.lock().unwrap() += 1;
+        gate.1.notify_all();
+    }
+    first.join().unwrap().unwrap();
+    store.checkpoint_blocking().unwrap();
+    let figures = store.figures();
+    assert_eq!(figures.batches, 9);
+    assert!(figures.syncs < 9, "batches that wait together share a sync: {figures:?}");
+    disks.state.watch(Arc::new(|_, _: &SimDisk| {}));
+    disks.killed()
+}
+
+#[test]
+fn a_group_whose_end_is_lost_is_refused() {
+    let disks = grouped();
+    let name = "journal-00000000.seg";
+    let bytes = disks.state.content(name).unwrap();
+    let used = bytes.iter().rposition(|b| *b != 0).unwrap() + 1;
+    for from in (4096..used).step_by(16) {
+        let image = disks.killed();
+        let mut short = bytes.clone();
+        short[from..].fill(0);
+        image.state.set_content(name, Some(short));
+        assert!(matches!(image.open(), Err(StoreError::Damaged { .. })), "from {from} of {used}");
+    }
+}
 
 #[test]
 fn after_a_failed_write_nothing_is_written_and_everything_is_read() {
