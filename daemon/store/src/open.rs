@@ -22,6 +22,9 @@ pub(crate) fn segments(disk: &dyn Disk) -> Result<Vec<u32>, StoreError> {
     let names = disk.list().map_err(|e| StoreError::io("journal", &e))?;
     let mut numbers: Vec<u32> = names.iter().filter_map(|n| segment::number(n)).collect();
     numbers.sort_unstable();
+    if numbers.first() != Some(&0) {
+        return Err(StoreError::Missing(segment::name(0)));
+    }
     if let Some(gap) = numbers.windows(2).find(|w| w[1] != w[0] + 1) {
         return Err(StoreError::Missing(segment::name(gap[0] + 1)));
     }

@@ -107,6 +107,23 @@ fn inv_10_every_byte_flip_is_data_or_a_typed_error() {
 }
 
 #[test]
+fn inv_10_a_missing_file_is_named_and_nothing_is_created_in_its_place() {
+    let (disks, ..) = sound();
+    for (name, _) in files(&disks) {
+        let image = disks.killed();
+        image.state.set_content(&name, None);
+        // Segments before the checkpoint hold audit entries only: the log names those.
+        let opened = image.killed().open();
+        let log = AuditLog::new(&image.state, &common::key()).verify(None, None);
+        let named = matches!(opened, Err(StoreError::Missing(_)));
+        let found = log.is_err() || log.is_ok_and(|r| r.finding.is_some());
+        assert!(named || found, "{name} is missed by nobody");
+        assert!(image.create().is_err(), "{name}: created over a store");
+        assert!(image.state.content(&name).is_none());
+    }
+}
+
+#[test]
 fn another_key_is_told_apart_from_damage() {
     let (disks, ..) = sound();
     let other = Store::open(disks.options(), &DataKey::from_bytes([8; 32]));

@@ -7,9 +7,9 @@ mod common;
 
 use std::sync::{Arc, Condvar, Mutex};
 
-use common::{Disks, Run, note};
+use common::{Disks, Run, key, note};
 use hearth_store::sim::SimDisk;
-use hearth_store::{Batch, StoreError, Table, Write};
+use hearth_store::{AuditLog, Batch, StoreError, Table, Write};
 
 /// Nine batches of which eight wait while the first is written: they share one
 /// write and one sync.
@@ -62,6 +62,17 @@ fn a_group_whose_end_is_lost_is_refused() {
         image.state.set_content(name, Some(short));
         assert!(matches!(image.open(), Err(StoreError::Damaged { .. })), "from {from} of {used}");
     }
+}
+
+#[test]
+fn a_log_without_its_beginning_is_refused() {
+    let disks = Disks::default();
+    Run::new(disks.clone()).script(11, 10).unwrap();
+    let disks = disks.killed();
+    disks.state.set_content("journal-00000000.seg", None);
+    assert!(matches!(disks.open(), Err(StoreError::Missing(_))));
+    let (disk, key) = (disks.state.clone(), key());
+    assert!(matches!(AuditLog::new(&disk, &key).verify(None, None), Err(StoreError::Missing(_))));
 }
 
 #[test]
