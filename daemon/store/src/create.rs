@@ -39,7 +39,10 @@ fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Resu
             StoreError::Missing(INDEX.to_owned())
         });
     }
-    // Without the marker nothing here was ever acknowledged.
+    if is_used(disk, &names)? {
+        return Err(StoreError::AlreadyInitialized);
+    }
+    // An unfinished creation, of which nothing was ever acknowledged.
     for name in names.iter().filter(|n| n.as_str() != "lock") {
         disk.remove(name).map_err(io("store"))?;
     }
@@ -76,6 +79,27 @@ fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Resu
     }
     disk.sync_dir().map_err(io("store"))?;
     options.mark()
+}
+
+/// True when a complete store with at least one record lies here: its marker was
+/// lost, and it must not be replaced.
+fn is_used(disk: &dyn Disk, names: &[String]) -> Result<bool, StoreError> {
+    let here = |name: &str| names.iter().any(|n| n == name);
+    if names.iter().filter_map(|n| segment::number(n)).any(|n| n > 0) {
+        return Ok(true);
+    }
+    let first = segment::name(0);
+    if ![KEYS, INDEX, &first].into_iter().all(here) {
+        return Ok(false);
+    }
+    let io = |e| StoreError::io(&first, &e);
+    let mut record = [0; segment::RECORD];
+    let file = disk.open(&first, false).map_err(io)?;
+    if file.len().map_err(io)? < (HEADER + record.len()) as u64 {
+        return Ok(false);
+    }
+    file.read_at(&mut record, HEADER as u64).map_err(io)?;
+    Ok(record.iter().any(|b| *b != 0))
 }
 
 /// Writes a segment file: the header block and zeros, synced.

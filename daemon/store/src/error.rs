@@ -64,9 +64,11 @@ impl StoreError {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::NotInitialized => "Run `hearth init` once.",
-            Self::AlreadyInitialized => "Nothing was changed.",
+            Self::AlreadyInitialized => {
+                "Nothing was changed. If its marker file was lost, put it back; to begin anew, move the folder away."
+            }
             Self::Missing(_) => {
-                "If it lies on another disk, attach that and start again; else restore a backup. To give the old data up, delete the marker file and run `hearth init`."
+                "If it lies on another disk, attach that and start again; else restore a backup. To give the old data up, move its folder and the marker file away and run `hearth init`."
             }
             Self::Damaged { .. } => "Do not delete anything. Check the disk, then restore a backup.",
             Self::WrongKey => "Use the key file, credential or passphrase that belongs to this store.",

@@ -22,7 +22,7 @@ const FIXED: usize = 8 + 2 + 4 + 8 + 16 + 4 + 8 + 32 + 32 + 64;
 const SEGMENT_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes in front of a record's sealed part.
-const RECORD: usize = 24;
+pub(crate) const RECORD: usize = 24;
 const RECORD_MAGIC: u16 = 0x4852;
 const ALIGN: usize = 16;
 /// Set on the last record of a batch: a batch counts as a whole or not at all.

@@ -65,6 +65,19 @@ fn a_group_whose_end_is_lost_is_refused() {
 }
 
 #[test]
+fn inv_10_a_used_store_without_its_marker_is_not_replaced() {
+    let disks = Disks::default();
+    disks.create().unwrap();
+    let (store, _) = disks.open().unwrap();
+    let lost = || Disks { marker: SimDisk::default(), ..disks.killed() };
+    // Nothing was ever written: creation may start over.
+    lost().create().unwrap();
+    store.commit_blocking(note("precious")).unwrap();
+    assert!(matches!(lost().create(), Err(StoreError::AlreadyInitialized)));
+    assert_eq!(disks.killed().open().unwrap().1.entries, 1);
+}
+
+#[test]
 fn a_log_without_its_beginning_is_refused() {
     let disks = Disks::default();
     Run::new(disks.clone()).script(11, 10).unwrap();
