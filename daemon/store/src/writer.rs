@@ -344,9 +344,12 @@ impl Writer {
 
     /// Seals the segment and goes on in a new one, which is a new epoch.
     fn rotate(&mut self, needed: usize) -> Result<(), StoreError> {
-        let head = self.frame_head();
-        self.write_out(&head, true)?;
-        self.since_head = 0;
+        // After an attempt that failed the head is there already.
+        if self.since_head > 0 {
+            let head = self.frame_head();
+            self.write_out(&head, true)?;
+            self.since_head = 0;
+        }
         self.checkpoint(false)?;
         let (certificate, epoch) = self.chain.prepare_next(random());
         let keys = SegmentKeys::new(epoch.clone(), random());

@@ -5,11 +5,13 @@
 
 mod common;
 
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use common::{Disks, Run, key, note};
 use hearth_store::sim::SimDisk;
-use hearth_store::{AuditLog, Batch, StoreError, Table, Write};
+use hearth_store::{AuditLog, Batch, Disk, DiskFile, Options, Store, StoreError, Table, Write};
 
 /// Nine batches of which eight wait while the first is written: they share one
 /// write and one sync.
@@ -86,6 +88,64 @@ fn a_log_without_its_beginning_is_refused() {
     assert!(matches!(disks.open(), Err(StoreError::Missing(_))));
     let (disk, key) = (disks.state.clone(), key());
     assert!(matches!(AuditLog::new(&disk, &key).verify(None, None), Err(StoreError::Missing(_))));
+}
+
+/// A disk without room for new files.
+#[derive(Debug)]
+struct Full {
+    disk: SimDisk,
+    full: AtomicBool,
+}
+
+impl Disk for Full {
+    fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn DiskFile>> {
+        if create && self.full.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.disk.open(name, create)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+    fn sync_dir(&self) -> io::Result<()> {
+        self.disk.sync_dir()
+    }
+    fn lock(&self) -> io::Result<bool> {
+        self.disk.lock()
+    }
+    fn unlock(&self) {
+        self.disk.unlock();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_as_such_and_the_store_goes_on_when_there_is_room() {
+    let disks = Disks::default();
+    disks.create().unwrap();
+    let full = Arc::new(Full { disk: disks.killed().state, full: AtomicBool::new(true) });
+    let options = Options { disk: full.clone(), ..disks.options() };
+    let (store, _) = Store::open(options, &key()).unwrap();
+    let mut written = 0;
+    while store.commit_blocking(note("before")).is_ok() {
+        written += 1;
+    }
+    let len = full.disk.content("journal-00000000.seg").unwrap().len();
+    for _ in 0..50 {
+        let refused = store.commit_blocking(note("refused"));
+        assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
+    }
+    assert_eq!(full.disk.content("journal-00000000.seg").unwrap().len(), len, "the segment does not grow");
+    full.full.store(false, Ordering::Relaxed);
+    store.commit_blocking(note("after")).unwrap();
+    store.close_blocking().unwrap();
+    let report = AuditLog::new(&full.disk, &key()).verify(None, None).unwrap();
+    assert_eq!((report.entries, report.finding), (written + 1, None));
 }
 
 #[test]
