@@ -221,7 +221,10 @@ fn inv_4_inv_6_kill_9_under_load_loses_and_doubles_nothing() {
         took.as_secs_f64(),
     );
     assert_eq!((lost, doubled, broken, changed, missing), (0, 0, 0, 0, 0));
-    assert!(effects.len() <= tools.get("shell.exec").copied().unwrap_or_default(), "an effect without intent");
+    assert!(
+        effects.len() <= tools.get("shell.exec").copied().unwrap_or_default(),
+        "an effect without intent"
+    );
     assert!(accepted.len() as u32 > kills / 2, "there was load");
     assert!(Path::new(&home.path("state/store.redb")).exists());
 }
