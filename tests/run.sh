@@ -20,7 +20,7 @@ export CARGO_TARGET_DIR=$root/target CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto} 
 tools=$root/target/tools
 DENY_VERSION=0.20.2
 
-fixed=(fmt deny clippy doc unit)
+fixed=(fmt deny clippy doc unit storage)
 last=(model try)
 # `model` and `try` come last: they want a quiet machine.
 outer=()
@@ -55,14 +55,21 @@ clippy() {
 
 doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked; }
 
-# Everything but the outer ring.
+# Everything but the outer ring and the storage tests.
 unit() {
   if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --workspace --exclude hearth-tests --locked --no-fail-fast &&
+    cargo nextest run --workspace --exclude hearth-tests --locked --no-fail-fast \
+      -E 'not (package(hearth-store) & kind(test))' &&
       cargo test --workspace --exclude hearth-tests --doc --locked --quiet
   else
     cargo test --workspace --exclude hearth-tests --locked --no-fail-fast
   fi
+}
+
+# Power cuts, failures and damage of the store; prints its counts.
+storage() {
+  cargo test --workspace --exclude hearth-tests --locked --test basics --test power_cuts --test damage \
+    --test recovery -- --nocapture
 }
 
 # One file of the outer ring, against the binary as it ships. The whole workspace is selected so
@@ -96,7 +103,9 @@ case ${1:-} in
   -h|--help) sed -n '2,/^set /{s/^# \{0,1\}//;/^set /!p}' "${BASH_SOURCE[0]}"; exit 0 ;;
   --list) printf '%s\n' "${all[@]}"; exit 0 ;;
   quick) wanted=(unit tidy) ;;
-  '') wanted=("${all[@]}") ;;
+  '') wanted=("${all[@]}")
+    # The whole run cuts and kills as often as a release asks for.
+    export HEARTH_POWER_CUTS=${HEARTH_POWER_CUTS:-100000} HEARTH_KILLS=${HEARTH_KILLS:-1000} ;;
   *) wanted=("$@") ;;
 esac
 for name in "${wanted[@]}"; do
