@@ -44,3 +44,12 @@ pub fn install(level: LogLevel) {
         log::set_max_level(filter);
     }
 }
+
+/// Makes a panic say where it happened and nothing more: its message may quote
+/// what a person said, or a secret.
+pub fn quiet_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
+        let _ = writeln!(std::io::stderr().lock(), "<3>a bug: panicked at {place}. Please report it.");
+    }));
+}

@@ -166,6 +166,7 @@ pub fn command() -> clap::Command {
 
 /// Parses the command line, does it, and prints a failure in two lines.
 pub fn run() -> ExitCode {
+    logger::quiet_panics();
     let cli = Cli::parse();
     match perform(cli) {
         Ok(exit) => exit.into(),

@@ -151,8 +151,9 @@ fn scratch(settings: &Settings) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-fn joined(error: tokio::task::JoinError) -> Failure {
-    Failure::new(Exit::Failed, format!("start-up was interrupted: {error}"), "Try again.")
+/// The error is not shown: it quotes the message of a panic.
+fn joined(_: tokio::task::JoinError) -> Failure {
+    Failure::new(Exit::Failed, "start-up was interrupted", "Look into the log above, then try again.")
 }
 
 async fn ended_by() -> &'static str {
