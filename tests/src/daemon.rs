@@ -27,6 +27,7 @@ pub fn binary() -> PathBuf {
 /// A throw-away home with its settings.
 pub struct Home {
     dir: tempfile::TempDir,
+    environment: Vec<(String, String)>,
 }
 
 impl Home {
@@ -57,7 +58,12 @@ context_tokens = 4096
 "#
         );
         std::fs::write(dir.path().join("hearth.toml"), settings).unwrap();
-        Self { dir }
+        Self { dir, environment: Vec::new() }
+    }
+
+    /// Sets a variable for every command in this home.
+    pub fn set_env(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
     }
 
     /// A path in the home.
@@ -75,6 +81,7 @@ context_tokens = 4096
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", self.root());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.arg("--config").arg(self.path("hearth.toml")).args(args);
         command
     }
@@ -102,7 +109,12 @@ context_tokens = 4096
 
     /// Starts the daemon and waits until it is ready.
     pub fn serve(&self) -> Daemon<'_> {
-        Daemon::start(self)
+        Daemon::start(self, "")
+    }
+
+    /// Starts the daemon with `input` on its standard input.
+    pub fn serve_with_input(&self, input: &str) -> Daemon<'_> {
+        Daemon::start(self, input)
     }
 
     /// Every byte below the home, for canary searches.
@@ -154,22 +166,24 @@ pub struct Daemon<'a> {
     home: &'a Home,
     child: Child,
     log: std::sync::Arc<std::sync::Mutex<String>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl<'a> Daemon<'a> {
-    fn start(home: &'a Home) -> Self {
+    fn start(home: &'a Home, input: &str) -> Self {
         let mut child = home
             .command(&["serve"])
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         let log = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let (tx, ready) = std::sync::mpsc::channel();
         let copy = log.clone();
-        std::thread::spawn(move || {
+        let first = std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if line.starts_with("ready") {
                     let _ = tx.send(());
@@ -178,14 +192,14 @@ impl<'a> Daemon<'a> {
             }
         });
         let copy = log.clone();
-        std::thread::spawn(move || {
+        let second = std::thread::spawn(move || {
             let mut stderr = stderr;
             let mut bytes = [0; 4096];
             while let Ok(n @ 1..) = stderr.read(&mut bytes) {
                 copy.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..n]));
             }
         });
-        let daemon = Self { home, child, log };
+        let daemon = Self { home, child, log, readers: vec![first, second] };
         if ready.recv_timeout(Duration::from_secs(30)).is_err() {
             panic!("the daemon did not get ready:\n{}", daemon.log());
         }
@@ -220,13 +234,19 @@ impl<'a> Daemon<'a> {
     }
 
     /// SIGTERM, then waits for the end; panics when it takes over ten seconds.
-    pub fn stop(mut self) -> i32 {
+    pub fn stop(self) -> i32 {
+        self.stop_with_log().0
+    }
+
+    /// The same; answers also everything that it printed until its end.
+    pub fn stop_with_log(mut self) -> (i32, String) {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         let until = Instant::now() + Duration::from_secs(10);
         while Instant::now() < until {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code().unwrap_or(-1);
+                self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+                return (status.code().unwrap_or(-1), self.log());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
