@@ -2,6 +2,7 @@
 //! one; then everything goes wrong that can, and nothing may show them.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -203,6 +204,7 @@ fn day(second: &str) {
     let out = daemon.ask(&format!("Remember that the alarm code is {REMEMBERED}"));
     assert_eq!(out.code, 0, "{out:?}");
     search.output("ask", &out);
+    let (mut told, mut said) = (BTreeSet::new(), String::new());
     for words in [
         "unauthorised",
         "overloaded",
@@ -219,9 +221,13 @@ fn day(second: &str) {
             let text = format!("{words} {SAID}");
             let out = if json { home.run(&["ask", "--json", &text]) } else { daemon.ask(&text) };
             search.output(&format!("ask {words}"), &out);
+            told.insert(out.code);
+            said.push_str(&out.stderr);
         }
     }
     assert!(model.requests().len() > 20, "the model was asked");
+    assert!(told.contains(&0) && told.contains(&14), "{told:?}");
+    println!("{said}");
     for verb in [
         &["status"][..],
         &["status", "--json"],
