@@ -105,7 +105,13 @@ impl<'a> AuditLog<'a> {
             }
         }
         let mut report = verifier.finish(false);
-        if let (None, Some(seq)) = (&report.finding, broken) {
+        // That the rest is missing follows from the record that cannot be read.
+        let follows = match report.finding {
+            None => true,
+            Some(Finding::RolledBack { have, remembered }) => have < remembered,
+            Some(_) => false,
+        };
+        if let (true, Some(seq)) = (follows, broken) {
             report.finding = Some(Finding::Edited { seq });
         }
         Ok(report)
