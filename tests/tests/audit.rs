@@ -102,6 +102,7 @@ fn printed(out: &Output, name: &str) -> String {
     line.unwrap_or_else(|| panic!("{out:?}")).trim().to_owned()
 }
 
+/// INV-15
 #[test]
 fn inv_15_tampering_with_an_export_is_named() {
     let home = filled("http://127.0.0.1:9");
@@ -146,6 +147,7 @@ fn inv_15_tampering_with_an_export_is_named() {
     );
 }
 
+/// INV-15
 #[test]
 fn inv_15_another_box_and_an_older_copy_are_found_out() {
     let model = FakeModel::start(|_| Reply::text("Yes."));
@@ -215,6 +217,7 @@ fn flip(path: &Path, share: f64) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// INV-15
 #[test]
 fn inv_15_a_changed_segment_is_named_and_stops_the_daemon_that_needs_it() {
     let model = FakeModel::start(|_| Reply::text("Yes."));

@@ -173,11 +173,13 @@ fn recovery_code(out: &Output) -> String {
 const SECOND: &str = "[[model.endpoint]]\nname = \"second\"\nwire = \"openai\"\nurl = \"http://127.0.0.1:9\"\n\
                       model = \"none\"\napi_key = { credential = \"model\" }\n";
 
+/// INV-7, INV-11
 #[test]
 fn inv_7_inv_11_a_day_full_of_errors_shows_no_secret() {
     day("");
 }
 
+/// INV-7, INV-11
 #[test]
 fn inv_7_inv_11_a_day_with_a_second_server_shows_no_secret() {
     day(SECOND);
@@ -257,6 +259,7 @@ fn day(second: &str) {
     search.conclude("a day of errors");
 }
 
+/// INV-11
 #[test]
 fn inv_11_a_misplaced_secret_is_refused_without_repeating_it() {
     let mut search = Search::new();
@@ -302,6 +305,7 @@ fn inv_11_a_misplaced_secret_is_refused_without_repeating_it() {
     search.conclude("misplaced secrets");
 }
 
+/// INV-7, INV-11
 #[test]
 fn inv_7_inv_11_passphrases_leave_no_trace() {
     let mut search = Search::new();
@@ -334,6 +338,7 @@ fn inv_7_inv_11_passphrases_leave_no_trace() {
 /// Set in the process that panics.
 const PANICS: &str = "HEARTH_TEST_PANICS";
 
+/// INV-11
 #[test]
 fn inv_11_a_panic_shows_where_and_not_what() {
     if std::env::var_os(PANICS).is_some() {

@@ -380,6 +380,7 @@ fn operations(runtime: &Runtime) -> (u64, u64) {
     (disks.state.operations(), disks.marker.operations())
 }
 
+/// INV-3, INV-4, INV-6
 #[test]
 fn inv_3_inv_4_inv_6_every_operation_of_tool_turns_may_fail() {
     let runtime = runtime();
@@ -404,6 +405,7 @@ fn inv_3_inv_4_inv_6_every_operation_of_tool_turns_may_fail() {
     assert!(gaps > 0, "some crashes lie between intent and outcome");
 }
 
+/// INV-4: the control
 #[test]
 fn inv_4_the_matrix_finds_a_disk_that_lies_about_syncs() {
     let runtime = runtime();

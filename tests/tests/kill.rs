@@ -141,6 +141,7 @@ fn start_and_kill(home: &Home, wait: Duration) {
     child.wait().unwrap();
 }
 
+/// INV-4, INV-6
 #[test]
 fn inv_4_inv_6_kill_9_under_load_loses_and_doubles_nothing() {
     let kills: u32 = std::env::var("HEARTH_KILLS").map_or(60, |text| text.parse().unwrap());
