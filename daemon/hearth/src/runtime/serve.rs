@@ -10,7 +10,7 @@ use hearth_console::{Policy, bind, serve as serve_console};
 use hearth_scope::TrustTier;
 use hearth_settings::Settings;
 use hearth_store::{AuditLog, Batch, RealDisk, Store, StoreError};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -111,9 +111,11 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
         let models = models.clone();
         background.spawn(async move { models.warm_up().await });
     }
+    // Who reads `ready` may end the daemon at once, and it must end in order.
+    let signals = signals()?;
     println!("ready: version {}, console {}", env!("CARGO_PKG_VERSION"), settings.console.socket.display());
     let reason = tokio::select! {
-        reason = ended_by() => reason,
+        reason = ended_by(signals) => reason,
         // Without its console the daemon cannot be reached; the supervisor starts it again.
         _ = console.join_next() => "the console ended",
     };
@@ -156,11 +158,18 @@ fn joined(_: tokio::task::JoinError) -> Failure {
     Failure::new(Exit::Failed, "start-up was interrupted", "Look into the log above, then try again.")
 }
 
-async fn ended_by() -> &'static str {
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return "no signals can be received";
+/// The signals that end the daemon, received from here on.
+fn signals() -> Result<(Signal, Signal), Failure> {
+    let received = |kind| {
+        signal(kind).map_err(|e| {
+            let what = format!("signals cannot be received: {e}");
+            Failure::new(Exit::Failed, what, "Check the limits under which the daemon runs.")
+        })
     };
+    Ok((received(SignalKind::terminate())?, received(SignalKind::interrupt())?))
+}
+
+async fn ended_by((mut term, mut int): (Signal, Signal)) -> &'static str {
     tokio::select! {
         _ = term.recv() => "SIGTERM",
         _ = int.recv() => "SIGINT",
