@@ -107,6 +107,7 @@ fn an_honest_log_verifies_and_names_its_end() {
     }
 }
 
+/// INV-15: every kind of tampering is found and named.
 #[test]
 fn every_single_edit_is_found_and_named() {
     let log = log(1000, 300, 64);

@@ -24,6 +24,7 @@ fn decide(held: &[&str], tier: TrustTier, needed: &[&str], effect: EffectClass) 
     }
 }
 
+/// INV-2: a grant needs every scope to be held.
 #[test]
 fn every_needed_scope_has_to_be_left_under_the_ceiling() {
     use EffectClass::{Actuate, Destroy, Persist, PrivateRead, Read, Send};

@@ -154,6 +154,7 @@ proptest! {
 
     /// The intersection grants exactly what both sides grant; commutative,
     /// associative and idempotent follow, and are looked at too.
+    /// INV-14: a capability is only ever narrowed.
     #[test]
     fn intersection_is_the_greatest_lower_bound(([a, b, c], tries) in sets()) {
         let ab = a.intersect(&b);

@@ -64,6 +64,7 @@ fn entry(id: u128, text: &str) -> memory::Row {
     }
 }
 
+/// INV-10: once, on the owner's word.
 #[test]
 fn inv_10_a_store_is_created_once_and_never_silently_replaced() {
     let dir = tempfile::tempdir().unwrap();
@@ -250,6 +251,7 @@ fn the_log_is_verified_exported_and_read_offline() {
     assert!(matches!(log.verify(None, None).unwrap().finding, Some(Finding::Edited { .. })));
 }
 
+/// INV-7: neither names nor values.
 #[test]
 fn inv_7_names_and_values_are_unreadable_on_disk() {
     let dir = tempfile::tempdir().unwrap();

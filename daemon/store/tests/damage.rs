@@ -68,6 +68,7 @@ fn check(disks: &Disks, state: &State, end: &Remembered, what: &str, tally: &mut
     if rows.is_ok() && complete { tally.whole += 1 } else { tally.named += 1 }
 }
 
+/// INV-10: damage stops the store, it is never replaced by an empty one.
 #[test]
 fn inv_10_every_truncation_of_every_file_is_data_or_a_typed_error() {
     common::hush_redb();
