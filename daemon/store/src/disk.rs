@@ -191,8 +191,11 @@ impl redb::StorageBackend for Backend {
 #[derive(Debug)]
 pub(crate) struct Untouched {
     pub(crate) file: Arc<dyn DiskFile>,
-    written: Mutex<(Option<u64>, Vec<(u64, Vec<u8>)>)>,
+    written: Mutex<Written>,
 }
+
+/// The length that was set, and what was written where, in order.
+type Written = (Option<u64>, Vec<(u64, Vec<u8>)>);
 
 impl Untouched {
     pub(crate) fn new(file: Arc<dyn DiskFile>) -> Self {
