@@ -91,8 +91,21 @@ model() {
   fi
   deploy/model/install.sh "$root/target/model" || return 1
   export HEARTH_MODEL_PYTHON=$root/target/model/bin/python
-  "$HEARTH_MODEL_PYTHON" deploy/model/check.py || return 1
-  [ ! -e tests/tests/model.rs ] || ring model
+  "$HEARTH_MODEL_PYTHON" deploy/model/check.py && live && ring model
+}
+
+# The clients against the model's server, which ends with the pipe on its standard input.
+live() {
+  local word='' address='' server status
+  coproc SERVER { exec "$HEARTH_MODEL_PYTHON" -I deploy/model/serve.py 2>"$root/target/model/server.log"; }
+  server=$SERVER_PID
+  read -r -t 130 word address <&"${SERVER[0]}"
+  [ "$word" = ready ] || { tail -n 5 "$root/target/model/server.log"; return 1; }
+  HEARTH_LLAMA_URL=$address cargo test --workspace --locked --test live
+  status=$?
+  kill "$server"
+  wait "$server" 2>/dev/null
+  return $status
 }
 
 try() { tests/try.sh; }

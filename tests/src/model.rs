@@ -3,9 +3,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -43,6 +43,7 @@ pub struct FakeModel {
     port: u16,
     requests: Arc<Mutex<Vec<Value>>>,
     gone: Arc<AtomicUsize>,
+    busy_ns: Arc<AtomicU64>,
 }
 
 impl FakeModel {
@@ -52,17 +53,19 @@ impl FakeModel {
         let port = listener.local_addr().unwrap().port();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let gone = Arc::new(AtomicUsize::new(0));
+        let busy_ns = Arc::new(AtomicU64::new(0));
         let script: Arc<Script> = Arc::new(Box::new(script));
-        let (seen, left) = (requests.clone(), gone.clone());
+        let (seen, left, busy) = (requests.clone(), gone.clone(), busy_ns.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (script, seen, left) = (script.clone(), seen.clone(), left.clone());
+                let busy = busy.clone();
                 std::thread::spawn(move || {
-                    let _ = serve(stream, &script, &seen, &left);
+                    let _ = serve(stream, &script, &seen, &left, &busy);
                 });
             }
         });
-        Self { port, requests, gone }
+        Self { port, requests, gone, busy_ns }
     }
 
     /// Base address.
@@ -73,6 +76,11 @@ impl FakeModel {
     /// Bodies of all chat requests so far.
     pub fn requests(&self) -> Vec<Value> {
         self.requests.lock().unwrap().clone()
+    }
+
+    /// Time from the arrival of each chat request to the end of its answer, in all.
+    pub fn busy(&self) -> Duration {
+        Duration::from_nanos(self.busy_ns.load(Ordering::SeqCst))
     }
 
     /// How many clients went away in the middle of an answer.
@@ -93,6 +101,7 @@ fn serve(
     script: &Script,
     seen: &Mutex<Vec<Value>>,
     gone: &AtomicUsize,
+    busy_ns: &AtomicU64,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut out = stream;
@@ -116,6 +125,7 @@ fn serve(
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
+        let arrived = Instant::now();
         if !path.ends_with("/chat/completions") {
             let (status, body) = match path.as_str() {
                 "/v1/models" => {
@@ -138,6 +148,7 @@ fn serve(
         }
         out.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")?;
         let done = stream_reply(&mut out, &reply);
+        busy_ns.fetch_add(u64::try_from(arrived.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::SeqCst);
         if done.is_err() {
             gone.fetch_add(1, Ordering::SeqCst);
         }
