@@ -47,10 +47,13 @@ exec 9>>"$run/lock"
 if [ $stop = 1 ]; then
   # While the lock is held its owner is alive, so the numbers in these files are still its own.
   if flock -n 9; then say "Nothing runs in $dir."; exit 0; fi
-  for who in shell daemon; do
-    [ ! -s "$run/$who.pid" ] || kill -TERM "$(cat "$run/$who.pid")" 2>/dev/null || true
-  done
-  flock -w 20 9 || die "the run in $dir did not end within 20 s"
+  end() { [ ! -s "$run/$2.pid" ] || kill "-$1" "$(cat "$run/$2.pid")" 2>/dev/null || true; }
+  # The chat ends with the daemon, and the shell after the chat.
+  for who in shell daemon; do end TERM "$who"; done
+  if ! flock -w 20 9; then
+    for who in daemon model shell; do end KILL "$who"; done
+    flock -w 5 9 || die "the run in $dir could not be ended"
+  fi
   say "Stopped."
   exit 0
 fi
@@ -118,7 +121,8 @@ fi
 # ends when this shell's end of the pipe closes, the daemon when the kernel tells it that this
 # shell died: neither outlives the run, however it ends.
 say "Starting the model ..."
-rm -f "$run/alive" "$run/model.out"
+rm -f "$run/alive"
+: >"$run/model.out"
 mkfifo "$run/alive"
 exec 8<>"$run/alive"
 setsid "$venv/bin/python" -I "$root/deploy/model/serve.py" \

@@ -21,6 +21,12 @@ none_left() {
   ps -o pid,args -p "$(left | paste -sd,)"
   return 1
 }
+# The chat's script; one that hangs is a failed row and not a hanging test.
+ended() {
+  for _ in $(seq 100); do kill -0 "$script" 2>/dev/null || { wait "$script" 2>/dev/null; return 0; }; sleep 0.1; done
+  kill -KILL "$script"
+  return 1
+}
 tree() { git status --porcelain --untracked-files=all 2>/dev/null | sort; }
 # A chat with an open input, in the background; returns when its daemon is there.
 chat() {
@@ -35,14 +41,14 @@ chat() {
 }
 
 before=$(tree)
-answer=$(deploy/try.sh --ask "hello")
+answer=$(timeout 900 deploy/try.sh --ask "hello")
 status=$?
 row "answers with status 0" test $status = 0
 row "the answer is text" test -n "$answer"
 echo "      $answer"
 
 begun=$SECONDS
-answer=$(deploy/try.sh --ask "What time is it?" --json)
+answer=$(timeout 120 deploy/try.sh --ask "What time is it?" --json)
 status=$?
 row "the second run takes less than 60 s" test $((SECONDS - begun)) -lt 60
 row "the model calls a tool" grep -q 'time[._]now' <<<"$answer"
@@ -52,14 +58,14 @@ row "nothing is left running" none_left
 mkfifo "$HEARTH_TRY_DIR/input"
 exec 7<>"$HEARTH_TRY_DIR/input"
 row "a chat starts" chat
-row "a second run at the same time is refused" eval '! deploy/try.sh --ask hello 2>/dev/null'
-row "it can be stopped" deploy/try.sh --stop
-wait "$script" 2>/dev/null
+row "a second run at the same time is refused" eval '! timeout 60 deploy/try.sh --ask hello 2>/dev/null'
+row "it can be stopped" timeout 60 deploy/try.sh --stop
+row "the stopped chat has ended" ended
 row "nothing is left running after a stop" none_left
 
 row "a chat starts again" chat
 kill -KILL "$script"
-wait "$script" 2>/dev/null
+row "the killed chat has ended" ended
 row "nothing is left running after a kill" none_left
 exec 7>&-
 

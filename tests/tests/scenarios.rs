@@ -1,6 +1,8 @@
 //! The stories of a turn, through the real binary and a scripted model.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use std::io::{Read, Write};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hearth_tests::model::last_message;
@@ -242,6 +244,41 @@ fn conversations_survive_a_restart() {
     assert_eq!(daemon.ask("two").stdout.trim(), "4 messages");
     assert_eq!(home.run(&["ask", "--conversation", "other", "x"]).stdout.trim(), "2 messages");
     drop(daemon);
+}
+
+/// Somebody left a chat open: it does not outlive its daemon, however that ends.
+#[test]
+fn an_idle_chat_ends_with_its_daemon() {
+    let model = FakeModel::start(|_| Reply::text("Yes."));
+    let home = Home::new(&model.url(), "");
+    home.init();
+    for killed in [false, true] {
+        let daemon = home.serve();
+        let mut command = home.command(&["chat"]);
+        let mut chat =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        chat.stdin.as_mut().unwrap().write_all(b"hello\n").unwrap();
+        let mut answer = [0; 5];
+        chat.stdout.as_mut().unwrap().read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"Yes.\n");
+        match killed {
+            true => daemon.kill(),
+            false => assert_eq!(daemon.stop(), 0),
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        while chat.try_wait().unwrap().is_none() {
+            if Instant::now() > until {
+                chat.kill().unwrap();
+                panic!("the chat is still there (killed: {killed})");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let out = chat.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(69), "{told}");
+        let reason = if killed { "the daemon closed the connection" } else { "the daemon is stopping" };
+        assert!(told.contains(reason), "{told}");
+    }
 }
 
 #[test]

@@ -203,6 +203,20 @@ impl Client {
         self.kept.iter().any(|frame| frame.id() == Some(id))
     }
 
+    /// Waits until the connection ends and says why, for a client that has
+    /// nothing under way. Dropping the pending future loses nothing.
+    pub async fn ended(&mut self) -> ClientError {
+        loop {
+            match self.receive().await {
+                Ok(frame) => self.kept.push_back(frame),
+                Err(error) => return error,
+            }
+            if self.kept.len() > KEPT_MAX {
+                return FrameError::TooManyNodes(KEPT_MAX).into();
+            }
+        }
+    }
+
     fn take_id(&mut self) -> u64 {
         let id = self.next_id;
         self.next_id += 1;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hearth_audit::Remembered;
 use hearth_console::{Client, ClientError};
-use hearth_contract::ControlRequest;
+use hearth_contract::{ControlRequest, RefusalKind};
 use hearth_settings::Settings;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -20,6 +20,9 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit = match error {
             ClientError::NotRunning(_) | ClientError::Closed | ClientError::TimedOut(_) => Exit::Unavailable,
+            ClientError::Refused(ref refusal) if refusal.kind == RefusalKind::ShuttingDown => {
+                Exit::Unavailable
+            }
             _ => Exit::Failed,
         };
         Failure::new(exit, error.to_string(), error.remedy())

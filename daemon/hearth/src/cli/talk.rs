@@ -218,6 +218,13 @@ pub(crate) async fn chat(settings: &Settings, conversation: &str) -> Result<Exit
         let line = tokio::select! {
             line = lines.recv() => line,
             _ = interrupt.recv() => None,
+            // A chat does not outlive its daemon.
+            error = client.ended() => {
+                if prompt {
+                    out("\n")?;
+                }
+                return Err(error.into());
+            }
         };
         let Some(line) = line else {
             if prompt {
