@@ -282,6 +282,37 @@ fn an_idle_chat_ends_with_its_daemon() {
 }
 
 #[test]
+fn the_recovery_code_stands_in_for_a_lost_key_file() {
+    let model = FakeModel::start(|_| Reply::text("Yes."));
+    let mut home = Home::new(&model.url(), "");
+    let told = home.run(&["init"]).stdout;
+    let code = told.lines().map(str::trim).find(|line| line.matches('-').count() == 5).unwrap().to_owned();
+    let daemon = home.serve();
+    daemon.ask("Remember that the boiler was serviced in March.");
+    assert_eq!(daemon.stop(), 0);
+    std::fs::remove_file(home.path("key")).unwrap();
+    let out = home.run(&["serve"]);
+    assert_eq!(out.code, 65, "{out:?}");
+    assert!(out.stderr.contains("then type the recovery code"), "{out:?}");
+    assert_eq!(home.run(&["init"]).code, 0, "a second init changes nothing");
+    assert!(!home.path("key").exists(), "a key that opens nothing was written");
+
+    home.set_env("HEARTH_UNLOCK_METHOD", "passphrase");
+    #[track_caller]
+    fn check(home: &Home, typed: &str, part: &str) {
+        let out = home.run_with_input(&["serve"], &format!("{typed}\n"));
+        assert_eq!(out.code, 65, "{out:?}");
+        assert!(out.stderr.contains(part) && !out.stderr.contains(typed), "{out:?}");
+    }
+    let other = if code.starts_with('5') { '4' } else { '5' };
+    check(&home, &format!("{other}{}", &code[1..]), "typing mistake");
+    check(&home, "no passphrase was ever set", "does not open this store");
+    let daemon = home.serve_with_input(&format!("{}\n", code.to_lowercase().replace('-', " ")));
+    assert!(home.run(&["memory", "list"]).stdout.contains("boiler"));
+    drop(daemon);
+}
+
+#[test]
 fn wrong_input_gets_two_lines_and_its_exit_code() {
     let model = FakeModel::start(|_| Reply::text("Yes."));
     let home = Home::new(&model.url(), "");

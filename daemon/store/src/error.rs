@@ -71,7 +71,9 @@ impl StoreError {
                 "If it lies on another disk, attach that and start again; else restore a backup. To give the old data up, move its folder and the marker file away and run `hearth init`."
             }
             Self::Damaged { .. } => "Do not delete anything. Check the disk, then restore a backup.",
-            Self::WrongKey => "Use the key file, credential or passphrase that belongs to this store.",
+            Self::WrongKey => {
+                "Use the key file, credential or passphrase that belongs to this store. With the recovery code: HEARTH_UNLOCK_METHOD=passphrase hearth serve, then type it."
+            }
             Self::NewerFormat(_) => "Install that version or a newer one.",
             Self::Locked => "Stop the other daemon first; only one can serve this store.",
             Self::Full => "Free some space on the disk, then try again.",

@@ -6,9 +6,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use hearth_settings::{Settings, UnlockMethod};
+use hearth_settings::{SecretError, Settings, UnlockMethod};
 use hearth_store::{Options, RealDisk, StoreError, create, read_header};
-use hearth_vault::{Argon2Params, DataKey, Header, Secret, SlotRandom, VaultError, recovery_code};
+use hearth_vault::{
+    Argon2Params, DataKey, Header, RecoveryError, Secret, SlotRandom, VaultError, parse_recovery_code,
+    recovery_code,
+};
 use rustix::termios::{LocalModes, OptionalActions, isatty, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
@@ -17,6 +20,9 @@ use crate::clock::{SystemClock, fill};
 
 /// Least characters of a new passphrase.
 const PASSPHRASE_MIN: usize = 8;
+/// The way in when a key file or credential is lost.
+const RECOVER: &str =
+    "When it is lost: HEARTH_UNLOCK_METHOD=passphrase hearth serve, then type the recovery code.";
 /// Longest line that is read as a passphrase, in bytes.
 const PASSPHRASE_MAX: usize = 1024;
 
@@ -134,12 +140,21 @@ fn secret(settings: &Settings) -> Result<Zeroizing<Vec<u8>>, Failure> {
     let place = settings
         .unlock_secret()
         .ok_or_else(|| Failure::new(Exit::Config, "no secret is configured", "Set unlock.method."))?;
-    let secret = place.read().map_err(|e| Failure::new(Exit::Store, e.to_string(), e.remedy()))?;
+    let secret = place.read().map_err(|error| {
+        // What opens a store must not be made anew.
+        let lost = matches!(error, SecretError::Missing(_)) && settings.paths.marker.exists();
+        let remedy = if lost { format!("Put it back. {RECOVER}") } else { error.remedy() };
+        Failure::new(Exit::Store, error.to_string(), remedy)
+    })?;
     Ok(Zeroizing::new(secret.bytes().to_vec()))
 }
 
+fn mistyped(mistake: RecoveryError) -> Failure {
+    Failure::new(Exit::Store, mistake.to_string(), "Compare it with your note and type it again.")
+}
+
 /// The key of the store, by the way that the settings name. A passphrase is
-/// asked for on the terminal.
+/// asked for on the terminal; the recovery code may be typed in its place.
 pub fn unlock(settings: &Settings) -> Result<DataKey, Failure> {
     if !settings.paths.marker.exists() {
         return Err(StoreError::NotInitialized.into());
@@ -148,7 +163,19 @@ pub fn unlock(settings: &Settings) -> Result<DataKey, Failure> {
     let opened = match settings.unlock.method {
         UnlockMethod::KeyFile => header.unlock(&Secret::KeyFile(&secret(settings)?)),
         UnlockMethod::Credential => header.unlock(&Secret::Credential(&secret(settings)?)),
-        UnlockMethod::Passphrase => header.unlock(&Secret::Passphrase(&ask_passphrase("Passphrase: ")?)),
+        UnlockMethod::Passphrase => {
+            let typed = ask_passphrase("Passphrase or recovery code: ")?;
+            // What has the form and the check digits of a recovery code is one.
+            match parse_recovery_code(&typed) {
+                Ok(_) => header
+                    .unlock(&Secret::Recovery(&typed))
+                    .or_else(|_| header.unlock(&Secret::Passphrase(&typed))),
+                Err(mistake) => match header.unlock(&Secret::Passphrase(&typed)) {
+                    Err(_) if mistake == RecoveryError::Check => return Err(mistyped(mistake)),
+                    opened => opened,
+                },
+            }
+        }
     };
     opened.map_err(|error| match error {
         VaultError::WrongSecret | VaultError::NoSuchSlot(_) => StoreError::WrongKey.into(),
