@@ -313,11 +313,22 @@ enum Fault {
 enum Crash {
     /// The process dies; what was written is there.
     Killed,
-    /// The power goes; what was not synced may be lost, reordered or torn.
-    PowerCut,
+    /// The power goes; what was not synced may be lost, reordered or torn. The
+    /// number picks one way.
+    PowerCut(u64),
     /// The power goes, and goes again while the next life recovers.
-    Twice,
+    Twice(u64),
 }
+
+const CRASHES: [Crash; 7] = [
+    Crash::Killed,
+    Crash::PowerCut(0),
+    Crash::PowerCut(1),
+    Crash::PowerCut(2),
+    Crash::Twice(3),
+    Crash::Twice(4),
+    Crash::Twice(5),
+];
 
 /// A box that crashed at an operation, and what its next life made of it.
 fn crash(
@@ -337,12 +348,14 @@ fn crash(
         Fault::Freeze => disk.freeze_at(n),
     }
     let _ = runtime.block_on(live(&disks, &outside));
-    let mut rng = Rng(n);
-    let mut image = match how {
-        Crash::Killed => disks.killed(),
-        Crash::PowerCut | Crash::Twice => disks.power_cut(&mut rng),
+    let (mut image, mut rng) = match how {
+        Crash::Killed => (disks.killed(), Rng(0)),
+        Crash::PowerCut(seed) | Crash::Twice(seed) => {
+            let mut rng = Rng((n << 8) | seed);
+            (disks.power_cut(&mut rng), rng)
+        }
     };
-    if matches!(how, Crash::Twice) {
+    if matches!(how, Crash::Twice(_)) {
         image.state.freeze_at(1 + rng.below(60));
         let _ = runtime.block_on(live(&image, &outside));
         image = image.power_cut(&mut rng);
@@ -389,7 +402,7 @@ fn inv_3_inv_4_inv_6_every_operation_of_tool_turns_may_fail() {
     let (mut crashes, mut gaps, mut findings) = (0, 0, Vec::new());
     for (n, marker) in points {
         for fault in [Fault::Fail, Fault::Freeze] {
-            for how in [Crash::Killed, Crash::PowerCut, Crash::Twice] {
+            for how in CRASHES {
                 crashes += 1;
                 match crash(&runtime, (fault, n), marker, how, true) {
                     Ok(found) => gaps += found,
@@ -413,7 +426,7 @@ fn inv_4_the_matrix_finds_a_disk_that_lies_about_syncs() {
     let points: Vec<_> = (1..=on_state).step_by(7).collect();
     let caught = points
         .iter()
-        .filter(|n| crash(&runtime, (Fault::Freeze, **n), false, Crash::PowerCut, false).is_err());
+        .filter(|n| crash(&runtime, (Fault::Freeze, **n), false, Crash::PowerCut(0), false).is_err());
     let caught = caught.count();
     println!("control without syncs: {caught} of {} power cuts are found out", points.len());
     assert!(caught * 4 > points.len());

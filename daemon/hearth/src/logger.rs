@@ -6,6 +6,9 @@ use std::io::Write as _;
 use hearth_settings::LogLevel;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+/// Longest text of a line, in characters.
+const LINE_MAX: usize = 4096;
+
 struct Stderr;
 
 impl Log for Stderr {
@@ -24,12 +27,22 @@ impl Log for Stderr {
             Level::Info => 6,
             Level::Debug | Level::Trace => 7,
         };
-        let text = record.args().to_string().replace(['\n', '\r'], " ");
+        let text = one_line(&record.args().to_string());
         // A log that cannot be written must not stop the daemon.
         let _ = writeln!(std::io::stderr().lock(), "<{priority}>{text}");
     }
 
     fn flush(&self) {}
+}
+
+/// A text as the rest of one line: without control characters, so that none can
+/// forge a line or move a terminal's cursor, and with a limit.
+fn one_line(text: &str) -> String {
+    let mut line: String = text.chars().take(LINE_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(LINE_MAX).is_some() {
+        line.push_str(" [cut]");
+    }
+    line
 }
 
 /// Installs the log at a level; a second call changes nothing.
@@ -52,4 +65,21 @@ pub fn quiet_panics() {
         let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
         let _ = writeln!(std::io::stderr().lock(), "<3>a bug: panicked at {place}. Please report it.");
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_stays_on_its_line() {
+        #[track_caller]
+        fn check(text: &str, line: &str) {
+            assert_eq!(one_line(text), line);
+        }
+        check("plain – text", "plain – text");
+        check("a\n<3>forged\r\x1b[2J\u{9b}", "a <3>forged  [2J ");
+        check(&"é".repeat(LINE_MAX), &"é".repeat(LINE_MAX));
+        check(&"é".repeat(LINE_MAX + 1), &format!("{} [cut]", "é".repeat(LINE_MAX)));
+    }
 }
