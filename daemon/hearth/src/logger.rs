@@ -38,7 +38,8 @@ impl Log for Stderr {
 /// A text as the rest of one line: without control characters, so that none can
 /// forge a line or move a terminal's cursor, and with a limit.
 fn one_line(text: &str) -> String {
-    let mut line: String = text.chars().take(LINE_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line: String =
+        text.chars().take(LINE_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(LINE_MAX).is_some() {
         line.push_str(" [cut]");
     }
