@@ -21,8 +21,10 @@ tools=$root/target/tools
 DENY_VERSION=0.20.2
 
 fixed=(fmt deny clippy doc unit storage)
-last=(model try)
-# `model` and `try` come last: they want a quiet machine.
+# These come last: they want a quiet machine.
+last=(model try figures)
+# No group takes this long; one that hangs fails instead of holding up the rest.
+LIMIT=20m
 outer=()
 for file in tests/tests/*.rs; do
   name=$(basename "$file" .rs)
@@ -76,7 +78,8 @@ storage() {
 # that libraries are built with the same features as for the unit tests, and only once.
 ring() {
   [ "$1" = tidy ] || release || return 1
-  cargo test --workspace --locked --test "$1" -- --show-output
+  cargo test --workspace --locked --test "$1" --no-run || return 1
+  timeout --kill-after=10 $LIMIT cargo test --workspace --locked --test "$1" -- --show-output
 }
 
 release() {
@@ -91,7 +94,7 @@ model() {
   fi
   deploy/model/install.sh "$root/target/model" || return 1
   export HEARTH_MODEL_PYTHON=$root/target/model/bin/python
-  "$HEARTH_MODEL_PYTHON" deploy/model/check.py && live && ring model
+  timeout --kill-after=10 $LIMIT "$HEARTH_MODEL_PYTHON" deploy/model/check.py && live && ring model
 }
 
 # The clients against the model's server, which ends with the pipe on its standard input.
@@ -101,14 +104,17 @@ live() {
   server=$SERVER_PID
   read -r -t 130 word address <&"${SERVER[0]}"
   [ "$word" = ready ] || { tail -n 5 "$root/target/model/server.log"; return 1; }
-  HEARTH_LLAMA_URL=$address cargo test --workspace --locked --test live
+  HEARTH_LLAMA_URL=$address timeout --kill-after=10 $LIMIT cargo test --workspace --locked --test live
   status=$?
   kill "$server"
   wait "$server" 2>/dev/null
   return $status
 }
 
-try() { tests/try.sh; }
+try() { timeout --kill-after=10 $LIMIT tests/try.sh; }
+
+# That the figures can still be measured; those that take minutes are left out.
+figures() { timeout --kill-after=10 $LIMIT tests/figures.sh size code start; }
 
 # --- The run -------------------------------------------------------------------------------
 
