@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hearth_egress::{FetchLimits, Fetcher, LanHost, SecretValue};
 use hearth_models::{Models, Place, Provider, Timeouts};
 use hearth_scope::{CapabilitySet, Scope, TrustTier};
-use hearth_settings::{Access, Endpoint, Settings};
+use hearth_settings::{Access, Endpoint, FileRoot, Settings};
 use hearth_tools::fs::{Root, Roots};
 use hearth_tools::shell::Shell;
 use hearth_tools::{Label, Registry};
@@ -150,8 +150,12 @@ pub fn tools(
     audit: AuditRows,
     shown: SettingsRows,
 ) -> Result<Registry, Failure> {
-    let roots: Vec<_> =
-        settings.roots.iter().map(|r| Root { path: r.path.clone(), label: Label::Household }).collect();
+    let root = |r: &FileRoot| Root {
+        path: r.path.clone(),
+        label: Label::Household,
+        writable: r.mode == Access::Write,
+    };
+    let roots: Vec<_> = settings.roots.iter().map(root).collect();
     let roots = Roots::open(&roots).map_err(|e| {
         bad(
             format!("the folder {} cannot be used: {}", e.path.display(), e.reason),

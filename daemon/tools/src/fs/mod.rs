@@ -41,9 +41,8 @@ pub(crate) struct PathArgs {
 
 const PATH_SCHEMA: &str = r#"{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}"#;
 
-fn path_need(roots: &Roots, base: &str, path: &str) -> Result<(Vec<Scope>, String), ToolError> {
-    let path = roots.locate(path)?.path;
-    Ok((vec![scope(base, Some(&path))?], path))
+fn need(base: &str, target: Target) -> Result<(Vec<Scope>, String), ToolError> {
+    Ok((vec![scope(base, Some(&target.path))?], target.path))
 }
 
 /// Runs file work on a thread that may block.
@@ -70,7 +69,7 @@ impl Typed for Read {
     };
 
     fn need(&self, args: &PathArgs) -> Result<(Vec<Scope>, String), ToolError> {
-        path_need(&self.0, "fs.read", &args.path)
+        need("fs.read", self.0.locate(&args.path)?)
     }
 
     async fn call(&self, args: PathArgs, ctx: &ToolContext) -> Result<Done, ToolError> {
@@ -140,7 +139,7 @@ impl Typed for List {
     };
 
     fn need(&self, args: &ListArgs) -> Result<(Vec<Scope>, String), ToolError> {
-        path_need(&self.0, "fs.read", args.path())
+        need("fs.read", self.0.locate(args.path())?)
     }
 
     async fn call(&self, args: ListArgs, _ctx: &ToolContext) -> Result<Done, ToolError> {
@@ -207,7 +206,7 @@ impl Typed for Metadata {
     };
 
     fn need(&self, args: &PathArgs) -> Result<(Vec<Scope>, String), ToolError> {
-        path_need(&self.0, "fs.metadata", &args.path)
+        need("fs.metadata", self.0.locate(&args.path)?)
     }
 
     async fn call(&self, args: PathArgs, _ctx: &ToolContext) -> Result<Done, ToolError> {
@@ -261,11 +260,11 @@ impl Typed for Write {
         if args.text.len() > WRITE_MAX {
             return Err(ToolError::InvalidArguments(format!("text is longer than {WRITE_MAX} bytes")));
         }
-        path_need(&self.0, "fs.write", &args.path)
+        need("fs.write", self.0.locate_writable(&args.path)?)
     }
 
     async fn call(&self, args: WriteArgs, ctx: &ToolContext) -> Result<Done, ToolError> {
-        let target = self.0.locate(&args.path)?;
+        let target = self.0.locate_writable(&args.path)?;
         let (roots, turn) = (self.0.clone(), ctx.turn);
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let temporary = format!(".{turn}.{}.tmp", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -339,11 +338,11 @@ impl Typed for Delete {
     };
 
     fn need(&self, args: &PathArgs) -> Result<(Vec<Scope>, String), ToolError> {
-        path_need(&self.0, "fs.delete", &args.path)
+        need("fs.delete", self.0.locate_writable(&args.path)?)
     }
 
     async fn call(&self, args: PathArgs, _ctx: &ToolContext) -> Result<Done, ToolError> {
-        let target = self.0.locate(&args.path)?;
+        let target = self.0.locate_writable(&args.path)?;
         let roots = self.0.clone();
         blocking(move || {
             let failed = |e| explain(e, &target.path);

@@ -29,6 +29,9 @@ pub struct Root {
     pub path: PathBuf,
     /// Who could have written what is in it.
     pub label: Label,
+    /// Whether files in it may be written and deleted. In a root inside of
+    /// another one its own word counts, in both directions.
+    pub writable: bool,
 }
 
 /// Why a folder cannot be used.
@@ -62,6 +65,7 @@ struct Opened {
     path: String,
     directory: OwnedFd,
     label: Label,
+    writable: bool,
 }
 
 /// A path inside of a root.
@@ -98,7 +102,8 @@ impl Roots {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let directory = openat(CWD, &path, flags, Mode::empty()).map_err(|e| failed(e.to_string()))?;
             let path = path.to_str().ok_or_else(|| failed("its name is not UTF-8".into()))?;
-            Ok(Opened { path: path.trim_end_matches('/').to_owned(), directory, label: root.label })
+            let path = path.trim_end_matches('/').to_owned();
+            Ok(Opened { path, directory, label: root.label, writable: root.writable })
         };
         let roots = roots.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { roots, openat2: AtomicBool::new(true) })
@@ -137,12 +142,13 @@ impl Roots {
                 _ => parts.push(part),
             }
         }
-        let joined = parts.join("/");
-        let (root, inner) = match absolute {
-            true => self.split(&joined).ok_or_else(|| self.outside())?,
-            false if self.roots.is_empty() => return Err(self.outside()),
-            false => (0, joined.as_str()),
+        // A relative path can lead into a root inside of the first one.
+        let start = match self.roots.first() {
+            Some(first) if !absolute && !first.path.is_empty() => Some(&first.path[1..]),
+            _ => None,
         };
+        let joined = start.into_iter().chain(parts).collect::<Vec<_>>().join("/");
+        let (root, inner) = self.split(&joined).ok_or_else(|| self.outside())?;
         let Opened { path: base, label, .. } = &self.roots[root];
         let path = match (base.as_str(), inner) {
             ("", "") => "/".to_owned(),
@@ -152,8 +158,24 @@ impl Roots {
         Ok(Target { root, inner: inner.to_owned(), path, label: *label })
     }
 
+    /// As [`Self::locate`], for a path that will be changed. Refused where the
+    /// deepest root that holds it may only be read, whatever scopes are held.
+    pub(crate) fn locate_writable(&self, path: &str) -> Result<Target, ToolError> {
+        let target = self.locate(path)?;
+        let root = &self.roots[target.root];
+        let base = if root.path.is_empty() { "/" } else { &root.path };
+        let why = || {
+            let path = &target.path;
+            format!(
+                "{path}: {base} may only be read; the owner can set mode = \"write\" in its [[tools.root]]"
+            )
+        };
+        if root.writable { Ok(target) } else { Err(ToolError::Refused(why())) }
+    }
+
     /// The deepest root that holds the absolute path (given without its first
-    /// slash), and the rest of the path.
+    /// slash), and the rest of the path. Of two rows for one folder the one
+    /// that may only be read counts.
     fn split<'a>(&self, path: &'a str) -> Option<(usize, &'a str)> {
         let inner = |root: &Opened| {
             let base = root.path.trim_start_matches('/');
@@ -164,7 +186,7 @@ impl Roots {
             }
         };
         let holding = self.roots.iter().enumerate().filter_map(|(n, root)| Some((n, inner(root)?)));
-        holding.min_by_key(|(_, rest)| rest.len())
+        holding.min_by_key(|(n, rest)| (rest.len(), self.roots[*n].writable))
     }
 
     fn outside(&self) -> ToolError {

@@ -45,7 +45,7 @@ impl Place {
     }
 
     fn roots(&self, label: Label) -> Roots {
-        let roots = Roots::open(&[Root { path: self.home.clone(), label }]).unwrap();
+        let roots = Roots::open(&[Root { path: self.home.clone(), label, writable: true }]).unwrap();
         if self.openat2 { roots } else { roots.without_openat2() }
     }
 
@@ -298,7 +298,7 @@ async fn the_scope_is_checked_on_the_canonical_path() {
 #[test]
 fn the_deepest_root_holds_a_path() {
     let place = Place::new(true);
-    let root = |path: &Path, label| Root { path: path.into(), label };
+    let root = |path: &Path, label| Root { path: path.into(), label, writable: true };
     let inner = place.home.join("notes");
     let roots = Roots::open(&[
         root(&place.home, Label::Household),
@@ -315,11 +315,63 @@ fn the_deepest_root_holds_a_path() {
         let target = roots.locate(path.to_str().unwrap()).unwrap();
         assert_eq!((target.label, target.path.as_str()), (label, path.to_str().unwrap()));
         roots.open_at(&target, rustix::fs::OFlags::PATH).ok();
+        // A relative path starts in the first root and may end in another one.
+        if let Ok(relative) = path.strip_prefix(&place.home) {
+            assert_eq!(roots.locate(relative.to_str().unwrap()).unwrap(), target);
+        }
     }
     let whole = Roots::open(&[root(Path::new("/"), Label::World)]).unwrap();
     assert_eq!(whole.locate("/etc/../etc/passwd").unwrap().path, "/etc/passwd");
     assert_eq!(whole.locate("/").unwrap().path, "/");
     assert!(Roots::open(&[root(Path::new("/nonexistent"), Label::World)]).is_err());
+}
+
+/// The deepest root decides what may be changed, whatever scopes are held.
+#[tokio::test]
+async fn only_writable_roots_are_changed() {
+    async fn check(rows: &[(&str, bool)], path: &str, allowed: bool) {
+        for tool in ["fs.write", "fs.delete"] {
+            let place = Place::new(true);
+            let roots: Vec<_> = rows
+                .iter()
+                .map(|(path, writable)| Root {
+                    path: place.home.join(path),
+                    label: Label::Household,
+                    writable: *writable,
+                })
+                .collect();
+            let registry = Registry::builder().roots(Roots::open(&roots).unwrap()).build();
+            let ctx = ToolContext { held: scopes(&["fs.write", "fs.delete"]), ..context() };
+            let full = place.home.join(path);
+            fs::write(&full, "before").unwrap();
+            for shown in [path, full.to_str().unwrap()] {
+                let args = match tool {
+                    "fs.write" => json!({ "path": shown, "text": "after" }),
+                    _ => json!({ "path": shown }),
+                };
+                let outcome = call(&registry, &ctx, tool, &args.to_string()).await;
+                if allowed {
+                    output(outcome);
+                    assert_ne!(fs::read_to_string(&full).ok().as_deref(), Some("before"), "{tool} {shown}");
+                    fs::write(&full, "before").unwrap();
+                } else {
+                    let text = failure(outcome);
+                    assert!(text.starts_with("refused") && text.contains("mode = \"write\""), "{text}");
+                    assert_eq!(fs::read_to_string(&full).unwrap(), "before", "{tool} {shown}");
+                }
+            }
+        }
+    }
+    let (home, notes) = ("", "notes");
+    check(&[(home, true)], "a", true).await;
+    check(&[(home, false)], "a", false).await;
+    check(&[(home, true), (notes, false)], "notes/a", false).await;
+    check(&[(home, true), (notes, false)], "a", true).await;
+    check(&[(home, false), (notes, true)], "notes/a", true).await;
+    check(&[(home, false), (notes, true)], "a", false).await;
+    // One folder in two rows.
+    check(&[(home, true), (home, false)], "a", false).await;
+    check(&[(home, false), (home, true)], "a", false).await;
 }
 
 proptest! {
@@ -329,7 +381,7 @@ proptest! {
     fn located_paths_are_canonical(parts in prop::collection::vec("(\\.|\\.\\.|a|b c|ä|\\PC{0,6}|)", 0..8), absolute in any::<bool>()) {
         let directory = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(directory.path()).unwrap();
-        let roots = Roots::open(&[Root { path: base.clone(), label: Label::Household }]).unwrap();
+        let roots = Roots::open(&[Root { path: base.clone(), label: Label::Household, writable: true }]).unwrap();
         let text = if absolute { format!("{}/{}", base.display(), parts.join("/")) } else { parts.join("/") };
         if let Ok(target) = roots.locate(&text) {
             prop_assert!(Path::new(&target.path).starts_with(&base));

@@ -38,7 +38,7 @@ impl ConfigPort for Nothing {
 
 /// Every built-in tool, with `/` as the root: nothing here touches a file.
 fn everything() -> Registry {
-    let root = Root { path: "/".into(), label: Label::Household };
+    let root = Root { path: "/".into(), label: Label::Household, writable: true };
     Registry::builder()
         .shell(Shell::new("/nonexistent".into()))
         .config(Arc::new(Nothing))
