@@ -1,6 +1,6 @@
 //! Settings that are sound alone and wrong together.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hearth_scope::Scope;
 
@@ -116,7 +116,69 @@ pub(crate) fn conflicts(settings: &Settings) -> Vec<Problem> {
     found
 }
 
-/// True when `inner` is `outer` or lies below it, by whole path segments.
+/// True when `inner` is `outer` or lies below it, by whole path segments, as
+/// they are written or where symbolic links lead.
 fn within(inner: &Path, outer: &Path) -> bool {
-    inner.starts_with(outer)
+    let outer = [outer.to_owned(), resolved(outer)];
+    [inner.to_owned(), resolved(inner)].iter().any(|inner| outer.iter().any(|o| inner.starts_with(o)))
+}
+
+/// The path without symbolic links, as far as it exists; the rest stays as written.
+fn resolved(path: &Path) -> PathBuf {
+    let real = |above: &Path| Some(above.canonicalize().ok()?.join(path.strip_prefix(above).ok()?));
+    path.ancestors().find_map(real).unwrap_or_else(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use crate::{Settings, Sources};
+
+    /// No root reaches the store or a key, whichever of the two is spelled
+    /// through a link, and whether the store exists yet or not.
+    #[test]
+    fn links_do_not_hide_what_is_private() {
+        #[track_caller]
+        fn check(root: &str, state: &str, key: &str, sound: bool) {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            for folder in ["real/store", "real/keys", "notes"] {
+                std::fs::create_dir_all(at(folder)).unwrap();
+            }
+            std::fs::write(at("real/keys/key"), "k").unwrap();
+            std::fs::create_dir(at("links")).unwrap();
+            symlink(at("real"), at("link")).unwrap();
+            symlink(at("real/store"), at("links/store")).unwrap();
+            symlink(at("real/keys/key"), at("links/key")).unwrap();
+            symlink(at("notes"), at("pad")).unwrap();
+            let text = format!(
+                "[paths]\nstate = {:?}\n[unlock]\nkey_file = {:?}\n[[tools.root]]\npath = {:?}\n",
+                at(state),
+                at(key),
+                at(root)
+            );
+            std::fs::create_dir(at("etc")).unwrap();
+            std::fs::write(at("etc/h.toml"), text).unwrap();
+            let sources = Sources::new(Some(at("etc/h.toml")), Vec::<(String, String)>::new());
+            let told = Settings::load(&sources).err().map(|problems| problems.to_string());
+            assert_eq!(told.is_none(), sound, "{root} {state} {key}: {told:?}");
+            assert!(told.is_none_or(|t| t.contains("tools.root.1.path: the folder holds")));
+        }
+        let (store, key) = ("real/store", "real/keys/key");
+        for root in ["notes", "pad", "notes/new", "pad/new"] {
+            check(root, store, key, true);
+            check(root, "links/store", "links/key", true);
+        }
+        for root in ["real", "link", "link/store", "link/keys", "link/store/below", "etc"] {
+            check(root, store, key, false);
+            check(root, "links/store", "links/key", false);
+        }
+        check("link", "real/later/store", "elsewhere", false);
+        check("real", "link/later/store", "elsewhere", false);
+        check("real/later", "link/later/store", "elsewhere", false);
+        // The link itself must stay too.
+        check("links", "links/store", "elsewhere", false);
+        check("links", store, "links/key", false);
+    }
 }

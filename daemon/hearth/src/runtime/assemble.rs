@@ -122,12 +122,12 @@ pub fn system_text(settings: &Settings) -> String {
 /// narrowed to the folders and programs that the settings name, so that they
 /// also hold where a tier asks for a qualified form.
 pub fn capabilities(settings: &Settings) -> CapabilitySet {
+    let roots = roots(settings);
     let narrowed =
         settings.agent.capabilities.iter().flat_map(|scope| match (scope.base(), scope.qualifier()) {
-            (base, None) if base.starts_with("fs.") => settings
-                .roots
+            (base, None) if base.starts_with("fs.") => roots
                 .iter()
-                .filter(|root| root.mode == Access::Write || matches!(base, "fs.read" | "fs.metadata"))
+                .filter(|root| root.writable || matches!(base, "fs.read" | "fs.metadata"))
                 .filter_map(|root| Scope::parse(&format!("{base}:{}", root.path.display())).ok())
                 .collect(),
             ("shell.exec", None) => {
@@ -141,6 +141,17 @@ pub fn capabilities(settings: &Settings) -> CapabilitySet {
     CapabilitySet::from_scopes(narrowed)
 }
 
+/// The folders of the file tools, without symbolic links: scopes and tools name
+/// them alike. A folder that does not exist keeps its name.
+fn roots(settings: &Settings) -> Vec<Root> {
+    let root = |r: &FileRoot| Root {
+        path: r.path.canonicalize().unwrap_or_else(|_| r.path.clone()),
+        label: Label::Household,
+        writable: r.mode == Access::Write,
+    };
+    settings.roots.iter().map(root).collect()
+}
+
 /// The tools that the settings allow.
 pub fn tools(
     settings: &Settings,
@@ -150,13 +161,7 @@ pub fn tools(
     audit: AuditRows,
     shown: SettingsRows,
 ) -> Result<Registry, Failure> {
-    let root = |r: &FileRoot| Root {
-        path: r.path.clone(),
-        label: Label::Household,
-        writable: r.mode == Access::Write,
-    };
-    let roots: Vec<_> = settings.roots.iter().map(root).collect();
-    let roots = Roots::open(&roots).map_err(|e| {
+    let roots = Roots::open(&roots(settings)).map_err(|e| {
         bad(
             format!("the folder {} cannot be used: {}", e.path.display(), e.reason),
             "Create it, or remove its [[tools.root]].",
@@ -192,5 +197,48 @@ fn fetch_limits(settings: &Settings) -> FetchLimits {
         connect: settings.fetch.connect_s,
         first_byte: settings.fetch.first_byte_s,
         total: settings.fetch.total_s,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hearth_scope::{CallId, Decision, ToolName};
+    use hearth_settings::Sources;
+
+    use super::*;
+
+    /// What the file tools need is what the settings give, however a folder is
+    /// spelled.
+    #[test]
+    fn scopes_and_file_tools_agree_on_folders() {
+        #[track_caller]
+        fn check(root: &str, mode: &str, path: &str, tool: &str, granted: bool) {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::create_dir_all(dir.path().join("real/notes")).unwrap();
+            std::os::unix::fs::symlink("real", dir.path().join("link")).unwrap();
+            let file = dir.path().join("h.toml");
+            let text = format!("[[tools.root]]\npath = {:?}\nmode = \"{mode}\"\n", dir.path().join(root));
+            std::fs::write(&file, text).unwrap();
+            let none = Vec::<(String, String)>::new();
+            let settings = Settings::load(&Sources::new(Some(file), none)).unwrap();
+            let tools = Registry::builder().roots(Roots::open(&roots(&settings)).unwrap()).build();
+            let name = ToolName::parse(tool).unwrap();
+            let mut args = serde_json::Map::from_iter([("path".to_owned(), path.into())]);
+            if tool == "fs.write" {
+                args.insert("text".to_owned(), "x".into());
+            }
+            let effective = capabilities(&settings).under(TrustTier::Trusted);
+            let through = tools
+                .need(&name, &args)
+                .is_ok_and(|need| matches!(effective.check(&name, CallId(1), &need), Decision::Grant(_)));
+            assert_eq!(through, granted, "{root} {mode} {path} {tool}");
+        }
+        for root in ["real/notes", "link/notes"] {
+            for tool in ["fs.read", "fs.metadata", "fs.write", "fs.delete"] {
+                check(root, "write", "list.txt", tool, true);
+                check(root, "read", "list.txt", tool, matches!(tool, "fs.read" | "fs.metadata"));
+            }
+            check(root, "write", "/etc/passwd", "fs.read", false);
+        }
     }
 }
