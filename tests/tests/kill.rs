@@ -97,7 +97,7 @@ async fn ask(client: &mut Client, home: &Home, messages: &Messages, talk: &str, 
                 known = duplicate;
             }
             Some(ChannelEvent::Finished(outcome)) => seen.outcomes.push(outcome),
-            Some(ChannelEvent::Stream(_)) => {}
+            Some(ChannelEvent::Stream(_) | ChannelEvent::Postponed) => {}
             None => return Some(known),
         }
     }

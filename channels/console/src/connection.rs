@@ -295,6 +295,9 @@ async fn forward(id: u64, mut ticket: Ticket, out: mpsc::Sender<FromServer>) -> 
             }
             Some(ChannelEvent::Stream(event)) => (FromServer::Event { id, event }, false),
             Some(ChannelEvent::Finished(outcome)) => (FromServer::Finished { id, outcome }, true),
+            Some(ChannelEvent::Postponed) => {
+                (FromServer::Refused { id: Some(id), refusal: postponed() }, true)
+            }
             None => {
                 log::error!("the turn of message {} ended without an outcome", ticket.message);
                 let outcome = TurnOutcome::Failed {
@@ -309,6 +312,14 @@ async fn forward(id: u64, mut ticket: Ticket, out: mpsc::Sender<FromServer>) -> 
             return id;
         }
     }
+}
+
+fn postponed() -> Refusal {
+    Refusal::new(
+        RefusalKind::ShuttingDown,
+        "the daemon is stopping; this message is kept and answered when it is back",
+        "Do not send it again: `hearth chat` shows the answer then.",
+    )
 }
 
 async fn answer(

@@ -198,6 +198,7 @@ impl Peer for ConsolePeer {
                 Ok(ChannelEvent::Accepted { .. }) => Seen::Accepted,
                 Ok(ChannelEvent::Stream(StreamEvent::Text { text })) => Seen::Text(text),
                 Ok(ChannelEvent::Stream(_)) => Seen::Other,
+                Ok(ChannelEvent::Postponed) => Seen::Postponed,
                 Ok(ChannelEvent::Finished(outcome)) => Seen::Finished(outcome),
                 Err(ClientError::Refused(r)) => Seen::Refused(r.kind, format!("{} {}", r.what, r.remedy)),
                 Err(_) => return None,

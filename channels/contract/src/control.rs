@@ -92,6 +92,19 @@ pub enum ControlRequest {
         /// The conversation.
         conversation: String,
     },
+    /// Answers of this channel to messages of a conversation that nobody waited
+    /// for, oldest first: `[{"message", "outcome"}]`.
+    Answers {
+        /// The conversation.
+        conversation: String,
+        /// Most answers to return, 1 to 1,000.
+        limit: u32,
+    },
+    /// An answer was shown: it is not offered again.
+    AnswerShown {
+        /// The message that it answers.
+        message: String,
+    },
     /// Unlocks a store whose slot is a passphrase.
     Unlock {
         /// The passphrase.
@@ -111,6 +124,8 @@ impl ControlRequest {
             Self::ConfigShow {} => "config show",
             Self::AuditTail { .. } => "audit tail",
             Self::StopTurn { .. } => "stop",
+            Self::Answers { .. } => "answers",
+            Self::AnswerShown { .. } => "answer shown",
             Self::Unlock { .. } => "unlock",
         }
     }
@@ -134,6 +149,11 @@ impl ControlRequest {
             Self::MemoryShow { id } | Self::MemoryForget { id } => check_word("identifier", id, ID_MAX),
             Self::AuditTail { count } => rows(*count),
             Self::StopTurn { conversation } => check_word("conversation", conversation, CONVERSATION_MAX),
+            Self::Answers { conversation, limit } => {
+                rows(*limit)?;
+                check_word("conversation", conversation, CONVERSATION_MAX)
+            }
+            Self::AnswerShown { message } => check_word("identifier", message, ID_MAX),
             Self::Unlock { passphrase } => check_word("passphrase", passphrase.expose(), PASSPHRASE_MAX),
         }
     }
@@ -168,6 +188,11 @@ mod tests {
             (json!({"verb": "audit_tail", "count": 100000}), false),
             (json!({"verb": "stop_turn", "conversation": "default"}), true),
             (json!({"verb": "stop_turn", "conversation": ""}), false),
+            (json!({"verb": "answers", "conversation": "default", "limit": 100}), true),
+            (json!({"verb": "answers", "conversation": "", "limit": 100}), false),
+            (json!({"verb": "answers", "conversation": "default", "limit": 0}), false),
+            (json!({"verb": "answer_shown", "message": "01J"}), true),
+            (json!({"verb": "answer_shown", "message": "x".repeat(65)}), false),
             (json!({"verb": "unlock", "passphrase": "correct horse"}), true),
             (json!({"verb": "unlock", "passphrase": ""}), false),
         ];

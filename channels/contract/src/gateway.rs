@@ -24,8 +24,12 @@ pub enum ChannelEvent {
     },
     /// Something happened in the turn.
     Stream(StreamEvent),
-    /// The turn has ended, and its outcome is in the durable outbox.
+    /// The turn has ended, and its outcome is in the durable outbox. The last event.
     Finished(TurnOutcome),
+    /// The daemon stops before the turn began. The message is kept, and it is
+    /// answered after the restart: it must not be sent again as a new one. The
+    /// last event.
+    Postponed,
 }
 
 /// An accepted message.

@@ -168,6 +168,7 @@ async fn forward(mut events: mpsc::Receiver<ChannelEvent>, shown: mpsc::Unbounde
                 }
             }
             ChannelEvent::Stream(_) => Seen::Other,
+            ChannelEvent::Postponed => Seen::Postponed,
             ChannelEvent::Finished(outcome) => {
                 let _ = shown.send(Seen::Finished(outcome));
                 match fault {

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::breaker::Permit;
 use crate::endpoint::{Endpoint, Outlet};
 use crate::provider::{Place, Provider};
+use crate::size::fit;
 use crate::wire::HttpRequest;
 
 /// Events that wait for a slow reader.
@@ -28,6 +29,16 @@ impl Transport for Client {
     fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<Response, EgressError>> {
         Box::pin(Client::send(self, request))
     }
+}
+
+/// The request as it fits a server's context and limit of an answer.
+fn fitted(request: &ModelRequest, provider: &Provider) -> ModelRequest {
+    let max_tokens = provider.max_tokens.map_or(request.max_tokens, |most| most.min(request.max_tokens));
+    let fitted = fit(ModelRequest { max_tokens, ..request.clone() }, provider.context_tokens);
+    if fitted.dropped > 0 {
+        log::info!("{}: the oldest {} exchanges do not fit the context", provider.name, fitted.dropped);
+    }
+    fitted.request
 }
 
 /// What a conversation demands of the choice of servers.
@@ -131,7 +142,7 @@ impl Models {
                 continue;
             }
             let others = allowed[i + 1..].iter().any(|e| e.breaker(|b| b.open_until()).is_none());
-            match endpoint.ask(request, others, &mut out).await {
+            match endpoint.ask(&fitted(request, &endpoint.provider), others, &mut out).await {
                 Some(failure) => last = Some(failure),
                 None => return,
             }
@@ -141,15 +152,17 @@ impl Models {
             // a person waits for the answer.
             let next = allowed.iter().min_by_key(|e| e.breaker(|b| b.open_until()));
             match next {
-                Some(endpoint) => match endpoint.ask(request, false, &mut out).await {
-                    Some(failure) => last = Some(failure),
-                    None => return,
-                },
+                Some(endpoint) => {
+                    match endpoint.ask(&fitted(request, &endpoint.provider), false, &mut out).await {
+                        Some(failure) => last = Some(failure),
+                        None => return,
+                    }
+                }
                 None => {
                     let why = if self.endpoints.is_empty() {
                         "no model server is configured"
                     } else {
-                        "this conversation stays in the household, and no local model server is configured"
+                        "this conversation stays in the home, and no model server there is configured"
                     };
                     last = Some(ModelFailure::Rejected(why.into()));
                 }

@@ -109,6 +109,8 @@ pub struct Provider {
     /// Size of the context in tokens. Sent to Ollama with every request and
     /// always the same, because a change reloads the model.
     pub context_tokens: u32,
+    /// Most tokens of an answer, where it is less than the request asks for.
+    pub max_tokens: Option<u32>,
     /// Seconds for which Ollama keeps the model loaded; negative is for ever.
     pub keep_alive_s: i64,
     /// Sampling temperature; not sent when absent.
@@ -130,6 +132,7 @@ impl Provider {
             model: model.into(),
             api_key: None,
             context_tokens: 4096,
+            max_tokens: None,
             keep_alive_s: 1800,
             temperature: None,
             timeouts: Timeouts::of(place),

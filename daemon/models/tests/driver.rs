@@ -248,7 +248,7 @@ async fn local_conversations_never_leave_the_household() {
         assert!(matches!(failure(&chat(&both, ChatOptions::default()).await), ModelFailure::Unreachable(_)));
     }
     let told = chat(&models(&[(Place::Remote, &remote)]), ChatOptions::default()).await;
-    assert!(matches!(failure(&told), ModelFailure::Rejected(why) if why.contains("household")));
+    assert!(matches!(failure(&told), ModelFailure::Rejected(why) if why.contains("in the home")));
     assert_eq!(remote.asked(), 0);
     failure(&chat(&models(&[]), ANYWHERE).await);
 }

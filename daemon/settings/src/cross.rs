@@ -58,6 +58,14 @@ pub(crate) fn conflicts(settings: &Settings) -> Vec<Problem> {
         }
     }
 
+    if settings.endpoints.iter().all(|e| e.remote) && settings.model.remote_conversations.is_empty() {
+        add(
+            "model.remote_conversations",
+            "every model server is remote, and no conversation may leave the home",
+            "Name the conversations that may, or all of them with [\"*\"].",
+        );
+    }
+
     let keys = settings.endpoints.iter().filter_map(|e| match &e.api_key {
         Some(SecretRef::File(path)) => Some(path.as_path()),
         _ => None,

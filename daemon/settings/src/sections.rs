@@ -98,6 +98,9 @@ section! {
         keep_alive_s: Duration = set("1800"), number(0, 604_800, "seconds");
         /// Load the first model right after start-up, so that the first question is not the slow one.
         warm_up: bool = set("true"), Kind::Flag;
+        /// Conversations that remote servers may answer, by name; "*" is all
+        /// of them. All others stay in the home, whatever servers there are.
+        remote_conversations: Vec<String> = set("[]"), texts(64, 64, "the name of a conversation", checks::filled);
     }
 }
 

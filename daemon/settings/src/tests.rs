@@ -209,7 +209,11 @@ fn all_problems_are_told_at_once_and_in_order() {
 #[test]
 fn settings_that_contradict_each_other() {
     let endpoint = |rest: &str| format!("[[model.endpoint]]\nname = \"a\"\nmodel = \"m\"\n{rest}\n");
-    check(&endpoint("url = \"http://x.example\"\nremote = true"), &["without encryption"]);
+    let stays = "no conversation may leave";
+    check(&endpoint("url = \"http://x.example\"\nremote = true"), &["without encryption", stays]);
+    check(&endpoint("url = \"https://x.example\"\nremote = true"), &[stays]);
+    let leaves = "[model]\nremote_conversations = [\"work\"]";
+    check(&endpoint(&format!("url = \"https://x.example\"\nremote = true\n{leaves}")), &[]);
     check(&endpoint("url = \"https://api.openai.com\""), &["Set remote = true"]);
     check(&endpoint("url = \"https://u:p@x.example\""), &["user name or password"]);
     check(&endpoint("url = \"ftp://x.example\""), &["http:// or https://"]);
@@ -217,7 +221,7 @@ fn settings_that_contradict_each_other() {
         &endpoint("url = \"http://x\"\nmax_tokens = 2048\ncontext_tokens = 2048"),
         &["larger than the context"],
     );
-    check(&endpoint("url = \"https://x.example\"\nremote = true\nwire = \"anthropic\""), &["needs a key"]);
+    check(&endpoint("url = \"https://x.example\"\nremote = true\nwire = \"anthropic\""), &["needs a key", stays]);
     check(&(endpoint("url = \"http://x\"") + &endpoint("url = \"http://y\"")), &["same name"]);
     check("[paths]\nmarker = \"/var/lib/hearth/store/m\"", &["2: paths.marker"]);
     check("[unlock]\nkey_file = \"/var/lib/hearth/store/key\"", &["beside what it unlocks"]);

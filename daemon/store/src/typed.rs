@@ -83,6 +83,8 @@ pub mod inbox {
         pub external_id: String,
         /// Conversation.
         pub session: Ulid,
+        /// Its name in the channel.
+        pub conversation: String,
         /// Origin, as the channel's contract writes it.
         pub origin: serde_json::Value,
         /// What was said.
@@ -123,6 +125,11 @@ pub mod inbox {
         remove(Table::Inbox, ALL, place(id))
     }
 
+    /// Forgets that a message was seen.
+    pub(super) fn forget(channel: &str, external_id: &str) -> Write {
+        remove(Table::Seen, &seen(channel, external_id), 0)
+    }
+
     /// Messages that are not finished, oldest first.
     pub fn pending(store: &Store) -> Result<Vec<Row>, StoreError> {
         let rows = store.scan(Table::Inbox, ALL, 0..=u64::MAX, SCAN_MAX, false)?;
@@ -132,9 +139,7 @@ pub mod inbox {
 
 /// Rows of answers on their way out.
 pub mod outbox {
-    use super::{
-        Deserialize, SCAN_MAX, Serialize, Store, StoreError, Table, Ulid, Write, decode, place, put, remove,
-    };
+    use super::{Deserialize, Serialize, Store, StoreError, Table, Ulid, Write, decode, place, put, remove};
 
     /// An answer. Its message's identity is its idempotency key.
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -143,42 +148,58 @@ pub mod outbox {
         pub message: Ulid,
         /// Channel.
         pub channel: String,
+        /// The transport's identity of the message.
+        pub external_id: String,
         /// Conversation.
         pub session: Ulid,
         /// The outcome, as the turn's contract writes it.
         pub outcome: serde_json::Value,
     }
 
+    const ALL: &[u8] = b"answers";
+
     fn waiting(channel: &str) -> Vec<u8> {
         format!("waiting/{channel}").into_bytes()
     }
 
-    fn answer(message: Ulid) -> Vec<u8> {
-        format!("answer/{message}").into_bytes()
-    }
-
     /// Stores an answer: on its way, and for whoever asks again.
     pub fn add(row: &Row) -> Vec<Write> {
-        vec![
-            put(Table::Outbox, &waiting(&row.channel), place(row.message), row),
-            put(Table::Outbox, &answer(row.message), 0, row),
-        ]
+        let at = place(row.message);
+        vec![put(Table::Outbox, &waiting(&row.channel), at, row), put(Table::Outbox, ALL, at, row)]
     }
 
     /// The answer to a message, delivered or not.
     pub fn find(store: &Store, message: Ulid) -> Result<Option<Row>, StoreError> {
-        store.get(Table::Outbox, &answer(message), 0)?.map(|b| decode(&b)).transpose()
+        let row: Option<Row> =
+            store.get(Table::Outbox, ALL, place(message))?.map(|b| decode(&b)).transpose()?;
+        Ok(row.filter(|r| r.message == message))
     }
 
-    /// Answers of a channel that were not delivered, oldest first.
-    pub fn pending(store: &Store, channel: &str) -> Result<Vec<Row>, StoreError> {
-        let rows = store.scan(Table::Outbox, &waiting(channel), 0..=u64::MAX, SCAN_MAX, false)?;
+    /// Answers of a channel that were not delivered, oldest first, at most `limit`.
+    pub fn pending(store: &Store, channel: &str, limit: usize) -> Result<Vec<Row>, StoreError> {
+        let rows = store.scan(Table::Outbox, &waiting(channel), 0..=u64::MAX, limit, false)?;
         rows.iter().map(|(_, bytes)| decode(bytes)).collect()
     }
 
     /// The answer has reached its channel.
     pub fn delivered(channel: &str, message: Ulid) -> Write {
         remove(Table::Outbox, &waiting(channel), place(message))
+    }
+
+    /// Forgets at most `limit` of the answers to messages from before
+    /// `before_ms` (milliseconds since 1970), oldest first, delivered or not,
+    /// and with each that its message was seen. Empty when there are none.
+    pub fn prune(store: &Store, before_ms: u64, limit: usize) -> Result<Vec<Write>, StoreError> {
+        let until = place(Ulid::from_parts(before_ms, 0));
+        let rows = store.scan(Table::Outbox, ALL, 0..=until.saturating_sub(1), limit, false)?;
+        let mut writes = Vec::with_capacity(3 * rows.len());
+        for (at, bytes) in rows {
+            let row: Row = decode(&bytes)?;
+            writes.push(remove(Table::Outbox, ALL, at));
+            writes.push(delivered(&row.channel, row.message));
+            writes.push(super::inbox::forget(&row.channel, &row.external_id));
+        }
+        Ok(writes)
     }
 }
 
@@ -226,23 +247,23 @@ pub mod sessions {
         put(Table::History, &exchanges(id), ordinal, exchange)
     }
 
-    /// Exchanges from number `from` on, oldest first. When they hold more than
-    /// `bytes`, the oldest are left out.
+    /// The newest exchanges, each with its number, oldest first: not before number
+    /// `from`, and no more than `bytes` in all.
     pub fn history<T: serde::de::DeserializeOwned>(
         store: &Store,
         id: Ulid,
         from: u64,
         bytes: usize,
-    ) -> Result<Vec<T>, StoreError> {
+    ) -> Result<Vec<(u64, T)>, StoreError> {
         let rows = store.scan(Table::History, &exchanges(id), from..=u64::MAX, super::SCAN_MAX, true)?;
         let mut left = bytes;
         let mut out = Vec::new();
-        for (_, row) in rows {
+        for (ordinal, row) in rows {
             left = match left.checked_sub(row.len()) {
                 Some(left) => left,
                 None => break,
             };
-            out.push(decode(&row)?);
+            out.push((ordinal, decode(&row)?));
         }
         out.reverse();
         Ok(out)

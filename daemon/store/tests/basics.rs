@@ -132,6 +132,7 @@ fn messages_are_known_by_their_channel_and_identity() {
         channel: "console".into(),
         external_id: "m1".into(),
         session: Ulid::from_parts(1, 1),
+        conversation: "default".into(),
         origin: serde_json::json!({"kind": "console"}),
         text: "hello".into(),
         received_ms: None,
@@ -158,7 +159,11 @@ fn messages_are_known_by_their_channel_and_identity() {
             store.checkpoint_blocking().unwrap();
         }
     }
-    let read = |from, bytes| sessions::history::<String>(&store, session.id, from, bytes).unwrap();
+    let read = |from, bytes| {
+        let rows = sessions::history::<String>(&store, session.id, from, bytes).unwrap();
+        assert!(rows.iter().all(|(ordinal, text)| *text == format!("exchange {ordinal}")));
+        rows.into_iter().map(|(_, text)| text).collect::<Vec<_>>()
+    };
     assert_eq!(read(0, 1 << 20).len(), 10);
     assert_eq!(read(7, 1 << 20), ["exchange 7", "exchange 8", "exchange 9"]);
     assert_eq!(read(0, 60), ["exchange 8", "exchange 9"]);

@@ -47,6 +47,8 @@ pub enum Seen {
     Finished(TurnOutcome),
     /// The message was turned down, with the words that came along.
     Refused(RefusalKind, String),
+    /// The message is kept and answered after a restart.
+    Postponed,
     /// Anything else.
     Other,
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Read, Write};
 
 use hearth_console::Client;
-use hearth_contract::ChannelEvent;
+use hearth_contract::{ChannelEvent, ControlRequest};
 use hearth_settings::Settings;
 use hearth_turn::{StreamEvent, TurnOutcome, Verification};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,6 +14,8 @@ use crate::cli::online::connect;
 use crate::cli::{Ask, out};
 use crate::clock::fill;
 
+/// Most earlier answers that a chat begins with.
+const MISSED_MAX: u32 = 100;
 /// Longest question that is read from the standard input, in bytes. The daemon
 /// has its own, smaller limit.
 const INPUT_MAX: u64 = 900 * 1024;
@@ -201,6 +203,20 @@ fn lines() -> mpsc::Receiver<String> {
     receiver
 }
 
+/// Shows answers that came while nobody waited for them.
+async fn missed(client: &mut Client, conversation: &str) -> Result<(), Failure> {
+    let request = ControlRequest::Answers { conversation: conversation.to_owned(), limit: MISSED_MAX };
+    let answers = client.control(request).await?;
+    for answer in answers.as_array().into_iter().flatten() {
+        let Ok(outcome) = serde_json::from_value(answer["outcome"].clone()) else { continue };
+        note("an answer from before:", &mut Shown::default())?;
+        plain(&ChannelEvent::Finished(outcome), false, &mut Shown::default())?;
+        let message = answer["message"].as_str().unwrap_or_default().to_owned();
+        client.control(ControlRequest::AnswerShown { message }).await?;
+    }
+    Ok(())
+}
+
 /// `hearth chat`
 pub(crate) async fn chat(settings: &Settings, conversation: &str) -> Result<Exit, Failure> {
     let mut interrupt = interrupts()?;
@@ -209,6 +225,7 @@ pub(crate) async fn chat(settings: &Settings, conversation: &str) -> Result<Exit
     if prompt {
         out("Hearth. Ctrl-C stops an answer, Ctrl-D leaves.\n")?;
     }
+    missed(&mut client, conversation).await?;
     let mut lines = lines();
     let style = Style::Plain { tools: true };
     loop {

@@ -74,6 +74,7 @@ fn provider(settings: &Settings, endpoint: &Endpoint) -> Result<Provider, Failur
         model: endpoint.model.clone(),
         api_key,
         context_tokens: endpoint.context_tokens.unwrap_or_else(default_context),
+        max_tokens: Some(endpoint.max_tokens),
         keep_alive_s: i64::try_from(settings.model.keep_alive_s.as_secs()).unwrap_or(i64::MAX),
         temperature: endpoint.temperature.map(|t| t as f32),
         timeouts: Timeouts {
@@ -94,15 +95,16 @@ pub fn console_ceiling(settings: &Settings) -> TrustTier {
     }
 }
 
-/// The limits of a turn.
-pub fn limits(settings: &Settings) -> Limits {
-    let first = &settings.endpoints[0];
+/// The limits of a turn; `remote` tells whether the first server that is asked
+/// is outside of the home.
+pub fn limits(settings: &Settings, remote: bool) -> Limits {
     Limits {
         steps: settings.turn.max_steps,
         calls_per_step: settings.turn.max_calls_per_step,
-        budget: if first.remote { settings.turn.budget_remote_s } else { settings.turn.budget_local_s },
+        budget: if remote { settings.turn.budget_remote_s } else { settings.turn.budget_local_s },
         tool_result_bytes: settings.turn.tool_result_bytes,
-        max_tokens: first.max_tokens,
+        // Each server lowers it to its own.
+        max_tokens: settings.endpoints.iter().map(|e| e.max_tokens).max().unwrap_or(1024),
     }
 }
 

@@ -8,7 +8,7 @@ use hearth_contract::{BoxFuture, Control, ControlRequest, Refusal, RefusalKind};
 use hearth_models::{Models, ServerKind};
 use hearth_scope::{Origin, TrustTier};
 use hearth_settings::Settings;
-use hearth_store::{Batch, StoreError, memory};
+use hearth_store::{Batch, StoreError, memory, outbox, sessions};
 use hearth_tools::{MemoryPort, memory::search};
 use serde_json::{Value, json};
 use ulid::Ulid;
@@ -20,6 +20,11 @@ use crate::runtime::ports::{AuditRows, MemoryRows, blocking};
 
 /// Longest look at the model servers.
 const PROBE: Duration = Duration::from_secs(30);
+
+/// The channel of the console.
+const CONSOLE: &str = "console";
+/// Waiting answers that are looked through for those of one conversation.
+const ANSWERS_READ: usize = 1_000;
 
 /// What the answers are made of.
 pub struct ControlDesk {
@@ -94,12 +99,37 @@ impl ControlDesk {
             ControlRequest::StopTurn { conversation } => {
                 Ok(json!({"stopped": self.desk.cancel(&conversation)}))
             }
+            ControlRequest::Answers { conversation, limit } => {
+                self.answers(&conversation, limit as usize).await.map_err(failed)
+            }
+            ControlRequest::AnswerShown { message } => {
+                let id = Ulid::from_string(&message).map_err(|_| {
+                    let what = format!("there is no message \"{message}\"");
+                    Refusal::new(RefusalKind::NotFound, what, "See `hearth chat`.")
+                })?;
+                let shown = Batch::new().put([outbox::delivered(CONSOLE, id)]);
+                self.memory.store.append(shown).await.map_err(failed)?;
+                Ok(json!({}))
+            }
             ControlRequest::Unlock { .. } => Err(Refusal::new(
                 RefusalKind::Unsupported,
                 "the store is open already",
                 "Nothing has to be done.",
             )),
         }
+    }
+
+    /// What the console was not there to hear.
+    async fn answers(&self, conversation: &str, limit: usize) -> Result<Value, StoreError> {
+        let (store, name) = (self.memory.store.clone(), conversation.to_owned());
+        let rows = blocking(move || {
+            let Some(session) = sessions::find(&store, &name)? else { return Ok(Vec::new()) };
+            let mut rows = outbox::pending(&store, CONSOLE, ANSWERS_READ)?;
+            rows.retain(|row| row.session == session.id);
+            Ok(rows)
+        });
+        let rows = rows.await?.into_iter().take(limit);
+        Ok(rows.map(|row| json!({"message": row.message.to_string(), "outcome": row.outcome})).collect())
     }
 
     async fn status(&self) -> Value {

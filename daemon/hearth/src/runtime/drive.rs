@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hearth_contract::ChannelEvent;
+use hearth_models::{ChatOptions, Models};
 use hearth_scope::TrustTier;
 use hearth_store::{Batch, Store, StoreError};
 use hearth_tools::{Registry, ToolContext};
@@ -30,7 +31,23 @@ const SLOW_CHANNEL: Duration = Duration::from_secs(5);
 /// the connection to the server.
 pub trait ModelPort: Send + Sync {
     /// Starts one request.
-    fn chat(&self, request: ModelRequest, cancel: CancellationToken) -> mpsc::Receiver<ModelEvent>;
+    fn chat(
+        &self,
+        request: ModelRequest,
+        options: ChatOptions,
+        cancel: CancellationToken,
+    ) -> mpsc::Receiver<ModelEvent>;
+}
+
+impl ModelPort for Models {
+    fn chat(
+        &self,
+        request: ModelRequest,
+        options: ChatOptions,
+        cancel: CancellationToken,
+    ) -> mpsc::Receiver<ModelEvent> {
+        Models::chat(self, request, options, cancel)
+    }
 }
 
 /// What the durable rows of a turn look like is not the driver's business.
@@ -79,6 +96,7 @@ impl Sink {
 struct Driver<'a> {
     shared: &'a Shared,
     turn: TurnId,
+    options: ChatOptions,
     session: SessionId,
     tier: TrustTier,
     held: hearth_scope::CapabilitySet,
@@ -90,18 +108,21 @@ struct Driver<'a> {
     fence: String,
 }
 
-/// Runs a turn to its end and answers its outcome. The last batch is durable
-/// when this returns, or the outcome says that it could not be written.
+/// Runs a turn to its end and answers its outcome, whose last batch is durable
+/// then. An error says that a record could not be written: the turn has ended
+/// there, without further effects, and its end is not stored.
 pub async fn drive(
     shared: &Shared,
     start: Start,
+    options: ChatOptions,
     rows: &mut dyn Rows,
     sink: &mut Sink,
     cancel: CancellationToken,
-) -> TurnOutcome {
+) -> Result<TurnOutcome, StoreError> {
     let mut driver = Driver {
         shared,
         turn: start.turn,
+        options,
         session: start.session,
         tier: start.effective.tier(),
         held: start.effective.set().clone(),
@@ -115,17 +136,7 @@ pub async fn drive(
     if let Some((_, _, stop)) = driver.model.take() {
         stop.cancel();
     }
-    result.unwrap_or_else(|error| failed(&error))
-}
-
-/// A turn that cannot be recorded ends at once, without further effects.
-fn failed(error: &StoreError) -> TurnOutcome {
-    log::error!("a turn ended because the store refused a record: {error}");
-    TurnOutcome::Failed {
-        error: format!("The record of this turn could not be written ({error}). Nothing more was done."),
-        remedy: "See `hearth doctor` on the box.".to_owned(),
-        tool_calls: 0,
-    }
+    result
 }
 
 fn fence() -> String {
@@ -164,7 +175,7 @@ impl Driver<'_> {
                     }
                     Command::CallModel { step, request } => {
                         let stop = CancellationToken::new();
-                        let events = self.shared.models.chat(request, stop.clone());
+                        let events = self.shared.models.chat(request, self.options, stop.clone());
                         self.model = Some((step, events, stop));
                     }
                     Command::StopModel => {

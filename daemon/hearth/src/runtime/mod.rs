@@ -5,5 +5,7 @@ pub mod control;
 pub mod drive;
 pub mod gateway;
 pub mod ports;
+mod queue;
 pub mod serve;
 pub mod unlock;
+pub mod upkeep;

@@ -1,7 +1,9 @@
 //! Start-up in stages, each of which can fail before the next; the end with a limit.
 
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use hearth_audit::Kind;
 use hearth_console::{Policy, bind, serve as serve_console};
 use hearth_scope::TrustTier;
 use hearth_settings::Settings;
-use hearth_store::{AuditLog, Batch, RealDisk, Store, StoreError};
+use hearth_store::{AuditLog, Batch, RealDisk, Store};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -19,12 +21,9 @@ use crate::clock::{SystemClock, fill};
 use crate::runtime::assemble;
 use crate::runtime::control::{ControlDesk, ControlGateway};
 use crate::runtime::drive::Shared;
-use crate::runtime::gateway::{Agent, Desk, DeskGateway, FittedModels};
+use crate::runtime::gateway::{Agent, Desk, DeskGateway};
 use crate::runtime::ports::{AuditRows, MemoryRows, SettingsRows};
-use crate::runtime::unlock;
-
-/// Quiet time after which the index is committed.
-const IDLE: Duration = Duration::from_secs(30);
+use crate::runtime::{unlock, upkeep};
 
 /// Time for turns that were stopped to record their end.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -68,15 +67,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let tools =
         assemble::tools(&settings, scratch, Arc::new(clock.clone()), memory.clone(), audit.clone(), shown)?;
     let ceiling = assemble::console_ceiling(&settings);
-    let context_tokens = models
-        .providers(hearth_models::ChatOptions { local_only: false })
-        .next()
-        .map_or(4096, |p| p.context_tokens);
-    let shared = Shared {
-        store: store.clone(),
-        models: Arc::new(FittedModels { models: models.clone(), context_tokens }),
-        tools: Arc::new(tools),
-    };
+    let shared = Shared { store: store.clone(), models: Arc::new(models.clone()), tools: Arc::new(tools) };
     let desk = Desk::new(shared, agent(&settings, ceiling), clock.clone(), settings.limits.turns);
     let entry = Kind::Startup { version: env!("CARGO_PKG_VERSION").to_owned(), unclean: opened.unclean };
     store.commit(Batch::new().audit(entry)).await?;
@@ -90,7 +81,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
         models: models.clone(),
         memory,
         audit,
-        clock,
+        clock: clock.clone(),
         started,
         identity,
         ceiling,
@@ -106,7 +97,8 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     ));
     // Ended when this is dropped.
     let mut background = JoinSet::new();
-    background.spawn(commit_when_idle(desk.clone(), store.clone()));
+    background.spawn(upkeep::when_idle(desk.clone(), clock.clone()));
+    background.spawn(upkeep::watch_clock(store.clone(), clock.clone()));
     if settings.model.warm_up {
         let models = models.clone();
         background.spawn(async move { models.warm_up().await });
@@ -137,20 +129,37 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An empty folder for what programs write, next to the socket: only the daemon
-/// and its owner can enter it. What programs of an earlier run left is removed;
-/// the store is open by now, so that no other daemon uses it.
+/// A folder for what programs write, next to the socket and closed to others.
+/// What programs of an earlier run left there is removed, and nothing else; the
+/// store is open by now, so that no other daemon uses it.
 fn scratch(settings: &Settings) -> Result<PathBuf, Failure> {
-    let folder = settings.console.socket.with_file_name("programs");
-    let made = match std::fs::remove_dir_all(&folder) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-        _ => std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder),
-    };
-    made.map_err(|e| {
-        let what = format!("{} cannot be made: {e}", folder.display());
-        Failure::new(Exit::Failed, what, "Check console.socket and the rights on its folder.")
-    })?;
+    let folder = settings.console.socket.with_file_name("hearth-programs");
+    if settings.shell.enabled {
+        clean(&folder).map_err(|e| {
+            let what = format!("{} cannot be used: {e}", folder.display());
+            Failure::new(Exit::Failed, what, "Check console.socket and the rights on its folder.")
+        })?;
+    }
     Ok(folder)
+}
+
+fn clean(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().recursive(true).mode(0o700).create(folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let meta = std::fs::symlink_metadata(folder)?;
+    let own = meta.is_dir() && meta.mode() & 0o077 == 0 && meta.uid() == rustix::process::geteuid().as_raw();
+    if !own {
+        return Err(io::Error::other("it is no folder of the daemon's own with mode 0700"));
+    }
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(b"run-") && entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The error is not shown: it quotes the message of a panic.
@@ -176,24 +185,13 @@ async fn ended_by((mut term, mut int): (Signal, Signal)) -> &'static str {
     }
 }
 
-/// The index is behind the journal until nothing has happened for a while.
-async fn commit_when_idle(desk: Arc<Desk>, store: Store) {
-    loop {
-        desk.activity.notified().await;
-        while tokio::time::timeout(IDLE, desk.activity.notified()).await.is_ok() {}
-        match store.checkpoint().await {
-            Ok(()) => {}
-            Err(StoreError::Closed) => return,
-            Err(error) => log::error!("the index could not be committed: {error}"),
-        }
-    }
-}
-
 fn agent(settings: &Settings, ceiling: TrustTier) -> Agent {
     Agent {
         capabilities: assemble::capabilities(settings),
         system: assemble::system_text(settings),
-        limits: assemble::limits(settings),
+        limits: assemble::limits(settings, false),
+        remote_conversations: settings.model.remote_conversations.clone(),
+        remote_limits: assemble::limits(settings, settings.endpoints[0].remote),
         message_bytes: settings.limits.message_bytes,
         waiting: settings.limits.waiting,
         history_bytes: settings.turn.history_bytes,
@@ -214,5 +212,48 @@ fn policy(settings: &Settings, owner: u32) -> Policy {
         drain: settings.limits.shutdown_s,
         server: format!("hearth {}", env!("CARGO_PKG_VERSION")),
         ..Policy::for_owner(owner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_what_programs_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("hearth-programs");
+        clean(&folder).unwrap();
+        for made in ["run-1/deep", "runs", "other"] {
+            std::fs::create_dir_all(folder.join(made)).unwrap();
+        }
+        std::fs::write(folder.join("run-2"), "a file of that name").unwrap();
+        std::fs::write(folder.join("run-1/deep/file"), "left over").unwrap();
+        symlink(dir.path(), folder.join("run-3")).unwrap();
+        clean(&folder).unwrap();
+        let mut left: Vec<_> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["other", "run-2", "run-3", "runs"]);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_our_own_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |name: &str| {
+            let refused = clean(&dir.path().join(name)).unwrap_err().to_string();
+            assert!(refused.contains("the daemon's own"), "{name}: {refused}");
+        };
+        std::fs::create_dir(dir.path().join("open")).unwrap();
+        std::fs::set_permissions(dir.path().join("open"), PermissionsExt::from_mode(0o750)).unwrap();
+        std::fs::create_dir_all(dir.path().join("elsewhere/run-1")).unwrap();
+        symlink(dir.path().join("elsewhere"), dir.path().join("link")).unwrap();
+        check("open");
+        check("link");
+        assert!(dir.path().join("elsewhere/run-1").exists());
     }
 }
