@@ -5,6 +5,7 @@ use std::time::Duration;
 use hearth_scope::{CallId, Grant, Need, ToolName};
 use serde_json::{Map, Value};
 
+use crate::breaker::Attempt;
 use crate::message::{ChatMessage, PastCall};
 use crate::repair;
 use crate::tool::{ToolCall, ToolError, ToolSpec};
@@ -40,7 +41,34 @@ enum State {
     /// It runs.
     Running(Box<Ready>),
     /// It has a result.
-    Answered { text: String, is_error: bool },
+    Answered { text: String, verdict: Verdict },
+}
+
+/// What a result says about its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It worked.
+    Worked,
+    /// It failed, or was so broken that it could not be tried.
+    Failed,
+    /// It was denied or not run, which says nothing about how it was written.
+    NotRun,
+}
+
+/// The result of a call.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) call_id: String,
+    pub(crate) name: String,
+    pub(crate) text: String,
+    pub(crate) verdict: Verdict,
+}
+
+impl From<Answer> for ChatMessage {
+    fn from(answer: Answer) -> Self {
+        let Answer { call_id, name, text, verdict } = answer;
+        Self::Tool { call_id, name, text, is_error: verdict != Verdict::Worked }
+    }
 }
 
 #[derive(Debug)]
@@ -60,8 +88,15 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Numbers the calls and answers those that can never run.
-    pub(crate) fn plan(raw: Vec<RawCall>, catalog: &[ToolSpec], max: usize, next: &mut u32) -> Self {
+    /// Numbers the calls and answers those that can never run. Every call is also
+    /// handed out as an attempt.
+    pub(crate) fn plan(
+        raw: Vec<RawCall>,
+        catalog: &[ToolSpec],
+        max: usize,
+        next: &mut u32,
+    ) -> (Self, Vec<Attempt>) {
+        let mut attempts = Vec::new();
         let slots = raw.into_iter().enumerate().map(|(index, raw)| {
             let id = CallId(*next);
             *next += 1;
@@ -74,10 +109,16 @@ impl Batch {
                 None => (repair::closest(&raw.name, catalog), true),
             };
             let name = spec.map_or_else(|| raw.name.chars().take(64).collect(), |s| s.name.to_string());
-            let refused = |text: String| State::Answered { text, is_error: true };
+            let written = match &raw.arguments {
+                Ok(arguments) => serde_json::to_string(arguments).unwrap_or_default(),
+                Err(text) => text.clone(),
+            };
+            attempts.push(Attempt { tool: spec.map(|s| s.name.clone()), call: format!("{name} {written}") });
+            let refused = |text: String| State::Answered { text, verdict: Verdict::Failed };
             let (arguments, state) = match (raw.arguments, spec) {
                 _ if index >= max => {
-                    (Map::new(), refused(format!("Error: at most {max} calls in one step.")))
+                    let text = format!("Error: at most {max} calls in one step.");
+                    (Map::new(), State::Answered { text, verdict: Verdict::NotRun })
                 }
                 (_, None) => {
                     let names: Vec<_> = catalog.iter().map(|t| t.name.as_str()).collect();
@@ -104,7 +145,8 @@ impl Batch {
                 state,
             }
         });
-        Self { slots: slots.collect() }
+        let slots = slots.collect();
+        (Self { slots }, attempts)
     }
 
     /// The calls as the history keeps them.
@@ -127,7 +169,7 @@ impl Batch {
         if matches!(slot.state, State::Unchecked) {
             slot.state = match need {
                 Ok(need) => State::Checked(need),
-                Err(error) => State::Answered { text: format!("Error: {error}"), is_error: true },
+                Err(error) => State::Answered { text: format!("Error: {error}"), verdict: Verdict::Failed },
             };
         }
     }
@@ -175,7 +217,7 @@ impl Batch {
 
     fn take_held(&mut self) -> Option<(&mut Slot, Ready, Grant)> {
         let slot = self.slots.iter_mut().find(|s| matches!(s.state, State::Held(_)))?;
-        let not_run = State::Answered { text: "Not run.".to_owned(), is_error: true };
+        let not_run = State::Answered { text: "Not run.".to_owned(), verdict: Verdict::NotRun };
         match std::mem::replace(&mut slot.state, not_run) {
             State::Held(held) => Some((slot, held.0, held.1)),
             _ => None,
@@ -197,7 +239,7 @@ impl Batch {
     /// A running call has ended; its result follows.
     pub(crate) fn ended(&mut self, id: CallId) -> Option<Ready> {
         let slot = self.slot(id)?;
-        let none = State::Answered { text: String::new(), is_error: true };
+        let none = State::Answered { text: String::new(), verdict: Verdict::NotRun };
         match std::mem::replace(&mut slot.state, none) {
             State::Running(ready) => Some(*ready),
             other => {
@@ -208,9 +250,9 @@ impl Batch {
     }
 
     /// Sets the result of a call.
-    pub(crate) fn result(&mut self, id: CallId, text: String, is_error: bool) {
+    pub(crate) fn result(&mut self, id: CallId, text: String, verdict: Verdict) {
         if let Some(slot) = self.slot(id) {
-            slot.state = State::Answered { text, is_error };
+            slot.state = State::Answered { text, verdict };
         }
     }
 
@@ -224,24 +266,14 @@ impl Batch {
         self.slots.iter().filter_map(|s| s.call.as_ref()).find(|c| c.id == id).map(|c| c.name.clone())
     }
 
-    /// All results in the order of the calls, and whether any is an error.
-    pub(crate) fn take_results(&mut self) -> (Vec<ChatMessage>, bool) {
-        let results = self.abandon();
-        let any_error = results.iter().any(|r| matches!(r, ChatMessage::Tool { is_error: true, .. }));
-        (results, any_error)
-    }
-
-    /// A result for every call: its own, or that it was not run.
-    pub(crate) fn abandon(&mut self) -> Vec<ChatMessage> {
-        self.slots
-            .drain(..)
-            .map(|slot| {
-                let (text, is_error) = match slot.state {
-                    State::Answered { text, is_error } => (text, is_error),
-                    _ => ("Not run.".to_owned(), true),
-                };
-                ChatMessage::Tool { call_id: slot.past.id, name: slot.past.name, text, is_error }
-            })
-            .collect()
+    /// A result for every call, in order: its own, or that it was not run.
+    pub(crate) fn take_results(&mut self) -> impl Iterator<Item = Answer> {
+        self.slots.drain(..).map(|slot| {
+            let (text, verdict) = match slot.state {
+                State::Answered { text, verdict } => (text, verdict),
+                _ => ("Not run.".to_owned(), Verdict::NotRun),
+            };
+            Answer { call_id: slot.past.id, name: slot.past.name, text, verdict }
+        })
     }
 }

@@ -1,5 +1,7 @@
 //! Stops a model that goes in circles.
 
+use hearth_scope::ToolName;
+
 /// Identical consecutive calls that trip the breaker.
 const SAME: usize = 3;
 /// Longest cycle that is looked for.
@@ -7,36 +9,49 @@ const CYCLE: usize = 4;
 /// How often a cycle must have been seen.
 const ROUNDS: usize = 3;
 
-/// Remembers the calls of a turn by tool and canonical arguments.
+/// A call as the breaker compares it, whether it can run or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    /// The tool; `None` when there is none of the name that the model gave.
+    pub(crate) tool: Option<ToolName>,
+    /// Name and canonical arguments, or the arguments as written when they
+    /// cannot be read.
+    pub(crate) call: String,
+}
+
+/// Remembers the latest calls of a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
-    seen: Vec<String>,
+    seen: Vec<Attempt>,
 }
 
 impl Breaker {
-    /// Notes a call that is about to be checked. Answers what was tried when
-    /// the same call came three times in a row, or a cycle of up to four calls
-    /// three times.
-    pub(crate) fn note(&mut self, tool: &str, canonical: &[u8]) -> Option<String> {
-        self.seen.push(format!("{tool} {}", String::from_utf8_lossy(canonical)));
+    /// Notes a call of the model. Answers what was tried when the same call came
+    /// three times in a row, or a cycle of up to four calls three times.
+    pub(crate) fn note(&mut self, attempt: Attempt) -> Option<String> {
+        if self.seen.len() == CYCLE * ROUNDS {
+            self.seen.remove(0);
+        }
+        self.seen.push(attempt);
         let tail = |n: usize| self.seen.len().checked_sub(n).map(|from| &self.seen[from..]);
-        if tail(SAME).is_some_and(|t| t.iter().all(|c| *c == t[0])) {
-            return Some(format!("the same call {SAME} times: {}", short(&self.seen[self.seen.len() - 1])));
+        if let Some(t) = tail(SAME).filter(|t| t.iter().all(|c| *c == t[0])) {
+            return Some(format!("the same call {SAME} times: {}", shown(&t[0])));
         }
         (2..=CYCLE).find_map(|len| {
             let t = tail(len * ROUNDS)?;
             let repeats = t.iter().zip(t.iter().skip(len)).all(|(a, b)| a == b);
             repeats.then(|| {
-                let cycle: Vec<_> = t[..len].iter().map(|c| short(c)).collect();
+                let cycle: Vec<_> = t[..len].iter().map(shown).collect();
                 format!("the same {len} calls {ROUNDS} times: {}", cycle.join(", "))
             })
         })
     }
 }
 
-/// Only the tool's name: arguments may be private and outcomes are shown widely.
-fn short(call: &str) -> String {
-    call.split(' ').next().unwrap_or_default().to_owned()
+/// Only the name of a tool that exists: arguments may be private, other names
+/// are the model's text, and outcomes are shown widely.
+fn shown(attempt: &Attempt) -> &str {
+    attempt.tool.as_ref().map_or("a tool that does not exist", ToolName::as_str)
 }
 
 #[cfg(test)]
@@ -48,7 +63,8 @@ mod tests {
         #[track_caller]
         fn check(calls: &str, trips_at: Option<usize>) {
             let mut breaker = Breaker::default();
-            let at = calls.chars().position(|c| breaker.note("t", &[c as u8]).is_some());
+            let attempt = |c: char| Attempt { tool: None, call: c.to_string() };
+            let at = calls.chars().position(|c| breaker.note(attempt(c)).is_some());
             assert_eq!(at, trips_at, "{calls}");
         }
         check("aa", None);
@@ -59,5 +75,7 @@ mod tests {
         check("abcdabcdabcd", Some(11));
         check("abcdeabcdeabcde", None);
         check("abacadaeaf", None);
+        check("abcdefghijklmnopqrstuvwxyzz", None);
+        check("abcdefghijklmnopqrstuvwxyzxyzxyz", Some(31));
     }
 }

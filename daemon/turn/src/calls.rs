@@ -5,7 +5,7 @@ use std::time::Duration;
 use hearth_audit::{Draft, Kind};
 use hearth_scope::{CallId, Decision, Grant, Need};
 
-use crate::batch::{Batch, RawCall, Ready};
+use crate::batch::{Answer, Batch, RawCall, Ready, Verdict};
 use crate::event::StreamEvent;
 use crate::limits::cut;
 use crate::message::ChatMessage;
@@ -13,13 +13,22 @@ use crate::outcome::TurnOutcome;
 use crate::tool::{ToolCall, ToolError, ToolOutcome, Verification};
 use crate::turn::{Command, Phase, Turn, millis};
 
+/// Said once to a model whose calls of one tool fail again and again.
+const STOP_USING: &str = "\nThis tool has failed three times in a row. Stop using it and tell the user.";
+
 impl Turn {
+    /// Begins the calls of a step. A call counts for the breaker when the model
+    /// makes it, whether it can run or not.
     pub(crate) fn plan(&mut self, text: String, raw: Vec<RawCall>, out: &mut Vec<Command>) {
-        let batch =
-            Batch::plan(raw, &self.start.catalog, self.start.limits.calls_per_step, &mut self.next_call);
+        let max = self.start.limits.calls_per_step;
+        let (batch, attempts) = Batch::plan(raw, &self.start.catalog, max, &mut self.next_call);
         self.exchange.messages.push(ChatMessage::Assistant { text, calls: batch.past_calls() });
-        out.extend(batch.unchecked().map(|call| Command::Check(call.clone())));
+        let checks: Vec<_> = batch.unchecked().cloned().map(Command::Check).collect();
         self.phase = Phase::Calls(batch);
+        if let Some(tried) = attempts.into_iter().find_map(|a| self.breaker.note(a)) {
+            return self.finish(TurnOutcome::Looping { tried, tool_calls: self.ran }, None, out);
+        }
+        out.extend(checks);
         self.advance(out);
     }
 
@@ -50,12 +59,8 @@ impl Turn {
             };
             let (turn, tier) = (self.start.turn.0, self.start.effective.tier());
             let (id, tool) = (ready.call.id, ready.call.name.clone());
-            let canonical = serde_json::to_vec(&ready.call.arguments).unwrap_or_default();
-            if let Some(tried) = self.breaker.note(tool.as_str(), &canonical) {
-                return self.finish(TurnOutcome::Looping { tried, tool_calls: self.ran }, None, out);
-            }
             match self.start.effective.check(&tool, id, &ready.need) {
-                Decision::Grant(grant) => self.start_call(ready, grant, canonical, out),
+                Decision::Grant(grant) => self.start_call(ready, grant, out),
                 Decision::Denied { scope } => {
                     let held = self.start.effective.set().clone();
                     let entry = Kind::ScopeDenied {
@@ -72,7 +77,7 @@ impl Turn {
                         "Denied: {tool} is not allowed in this conversation (scope {scope}, trust {tier}). \
                          Do not try again; tell the user."
                     );
-                    self.result(id, result, true);
+                    self.result(id, result, Verdict::NotRun);
                 }
                 Decision::NeedsApproval { reason } => return self.escalate(id, reason, out),
             }
@@ -80,7 +85,7 @@ impl Turn {
     }
 
     /// Records the intent; an effect waits until it is durable (INV-3).
-    fn start_call(&mut self, ready: Ready, grant: Grant, canonical: Vec<u8>, out: &mut Vec<Command>) {
+    fn start_call(&mut self, ready: Ready, grant: Grant, out: &mut Vec<Command>) {
         let Phase::Calls(batch) = &mut self.phase else {
             return;
         };
@@ -95,7 +100,7 @@ impl Turn {
                 subject: ready.need.subject.clone(),
                 repaired: ready.repaired,
             },
-            arguments: Some(canonical),
+            arguments: Some(serde_json::to_vec(&ready.call.arguments).unwrap_or_default()),
         };
         out.push(Command::Record { entries: vec![intent], durable });
         batch.hold(ready, grant);
@@ -165,7 +170,6 @@ impl Turn {
         let tool = ready.call.name.to_string();
         match outcome {
             ToolOutcome::Completed { output, verified } => {
-                self.failures = None;
                 self.acted |= !ready.need.effect.is_read_only();
                 let seen = match verified {
                     Verification::Verified => "done, and seen to be done",
@@ -177,34 +181,33 @@ impl Turn {
                     serde_json::Value::String(text) => text,
                     other => other.to_string(),
                 };
-                self.result(id, text, false);
+                self.result(id, text, Verdict::Worked);
             }
             ToolOutcome::Denied { scope } => {
                 out.push(finished(id, &tool, "not allowed from here".to_owned(), None));
-                self.result(id, format!("Denied: scope {scope} is not held."), true);
+                self.result(id, format!("Denied: scope {scope} is not held."), Verdict::NotRun);
             }
             ToolOutcome::RequiresEscalation { reason } => return self.escalate(id, reason, out),
             ToolOutcome::Failed(error) => {
                 out.push(finished(id, &tool, error.to_string(), None));
-                let mut text = format!("Error: {error}");
-                if self.count_failure(&tool) {
-                    text.push_str(
-                        "\nThis tool has failed three times in a row. Stop using it and tell the user.",
-                    );
-                }
-                self.result(id, text, true);
+                self.result(id, format!("Error: {error}"), Verdict::Failed);
             }
         }
         self.advance(out);
     }
 
     /// True exactly when this is the third failure of one tool in a row.
-    fn count_failure(&mut self, tool: &str) -> bool {
-        let count = match &self.failures {
-            Some((name, n)) if name == tool => n + 1,
-            _ => 1,
+    fn third_failure(&mut self, answer: &Answer) -> bool {
+        let count = match (&self.failures, answer.verdict) {
+            (_, Verdict::NotRun) => return false,
+            (_, Verdict::Worked) => {
+                self.failures = None;
+                return false;
+            }
+            (Some((name, n)), Verdict::Failed) if *name == answer.name => n + 1,
+            (_, Verdict::Failed) => 1,
         };
-        self.failures = Some((tool.to_owned(), count));
+        self.failures = Some((answer.name.clone(), count));
         count == 3
     }
 
@@ -232,10 +235,10 @@ impl Turn {
         }))
     }
 
-    fn result(&mut self, id: CallId, text: String, is_error: bool) {
+    fn result(&mut self, id: CallId, text: String, verdict: Verdict) {
         let max = self.start.limits.tool_result_bytes;
         if let Phase::Calls(batch) = &mut self.phase {
-            batch.result(id, cut(text, max), is_error);
+            batch.result(id, cut(text, max), verdict);
         }
     }
 
@@ -243,9 +246,16 @@ impl Turn {
         let Phase::Calls(batch) = &mut self.phase else {
             return;
         };
-        let (results, any_error) = batch.take_results();
-        self.exchange.messages.extend(results);
-        if std::mem::take(&mut self.capturing) && !any_error {
+        let answers: Vec<_> = batch.take_results().collect();
+        let worked = answers.iter().all(|a| a.verdict == Verdict::Worked);
+        let room = self.start.limits.tool_result_bytes.saturating_sub(STOP_USING.len());
+        for mut answer in answers {
+            if self.third_failure(&answer) {
+                answer.text = cut(answer.text, room) + STOP_USING;
+            }
+            self.exchange.messages.push(answer.into());
+        }
+        if std::mem::take(&mut self.capturing) && worked {
             let text = "I will remember that.";
             out.push(Command::Emit(StreamEvent::Text { text: text.to_owned() }));
             return self.complete(text, out);

@@ -56,7 +56,7 @@ impl Turn {
                 entries.push(Draft::new(self.outcome_entry(call, "cancelled", Duration::ZERO)));
             }
             // A call is never kept without a result.
-            self.exchange.messages.extend(batch.abandon());
+            self.exchange.messages.extend(batch.take_results().map(ChatMessage::from));
         }
         let said = said.unwrap_or_default();
         let text = match &outcome {

@@ -408,6 +408,98 @@ fn breakers_end_a_turn_that_goes_in_circles() {
     assert_eq!((log.finished[0].0.name(), log.requests.len()), ("looping", 32));
 }
 
+/// Broken calls count as well as those that run: a model that repeats one is
+/// stopped at the third.
+#[test]
+fn breakers_see_calls_that_cannot_run() {
+    #[track_caller]
+    fn check(says: Vec<Say>, steps: usize, tried: &str) {
+        let log = drive(trusted("x"), world(says));
+        match &log.finished[0].0 {
+            TurnOutcome::Looping { tried: text, .. } => assert_eq!(text, tried),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(log.requests.len(), steps);
+    }
+    let three = |say: Say| vec![say.clone(), say.clone(), say];
+    let unreadable = |text| Say::BadCall("fs.write", text);
+    let unknown = || Say::Call("web search", json!({"q": "x"}));
+    let unfit = || Say::Call("fs.write", json!({"bad": 1}));
+    check(three(unreadable("{room:")), 3, "the same call 3 times: fs.write");
+    check(three(unfit()), 3, "the same call 3 times: fs.write");
+    // The name is the model's text: it does not get into the log.
+    check(three(unknown()), 3, "the same call 3 times: a tool that does not exist");
+    check(three(Say::BadCall("nope", "{")), 3, "the same call 3 times: a tool that does not exist");
+    check(three(Say::Call("shell_exec", json!({}))), 3, "the same call 3 times: shell.exec");
+    // One tool under several spellings.
+    let read = |name| Say::Call(name, json!({"query": "x"}));
+    check(
+        vec![read("memory_read"), read("memory.read"), read("memory-read")],
+        3,
+        "the same call 3 times: memory.read",
+    );
+    // All in one step, also beyond the limit of a step: nothing of it runs.
+    check(
+        vec![Say::Calls((0..20).map(|_| ("fs.write", json!({}))).collect())],
+        1,
+        "the same call 3 times: fs.write",
+    );
+    // A cycle of broken calls, and of broken ones and sound ones.
+    let sound = || Say::Call("time.now", json!({}));
+    let cycle = |a: &dyn Fn() -> Say, b: &dyn Fn() -> Say| vec![a(), b(), a(), b(), a(), b()];
+    check(cycle(&unfit, &sound), 6, "the same 2 calls 3 times: fs.write, time.now");
+    check(
+        cycle(&unknown, &|| unreadable("[")),
+        6,
+        "the same 2 calls 3 times: a tool that does not exist, fs.write",
+    );
+    // Other broken calls every time: the limit of steps.
+    let other = (0..40).map(|n| Say::Call("fs.write", json!({"bad": n}))).collect();
+    check(other, 32, "32 model steps without a final answer");
+}
+
+/// After which result the model is told to stop using a tool.
+#[test]
+fn failures_of_every_kind_count() {
+    #[track_caller]
+    fn check(says: Vec<Say>, told_after: Option<usize>) {
+        let mut w = world(says.into_iter().chain([Say::Text("So.")]).collect());
+        w.tool = Box::new(|_, args| match args.get("fail") {
+            Some(_) => ToolOutcome::Failed(ToolError::Failed("no".repeat(50_000))),
+            None => ToolOutcome::Completed { output: json!("x"), verified: Verification::Verified },
+        });
+        let log = drive(start("x", TrustTier::SemiTrusted), w);
+        let results: Vec<_> = log.requests[log.requests.len() - 1]
+            .messages
+            .iter()
+            .filter_map(|m| if let ChatMessage::Tool { text, .. } = m { Some(text) } else { None })
+            .collect();
+        assert!(results.iter().all(|text| text.len() <= 64 * 1024));
+        let told: Vec<_> =
+            results.iter().enumerate().filter(|(_, t)| t.contains("three times in a row")).collect();
+        assert_eq!(told.iter().map(|(n, _)| n + 1).collect::<Vec<_>>(), Vec::from_iter(told_after));
+    }
+    let fails = |n: u8| Say::Call("memory.read", json!({"fail": n}));
+    let unfit = |n: u8| Say::Call("memory.read", json!({"bad": n}));
+    let works = |n: u8| Say::Call("memory.read", json!({"n": n}));
+    let unreadable = || Say::BadCall("memory.read", "{");
+    let unknown = |n: u8| Say::Call("web_search", json!({"n": n}));
+    let denied = |n: u8| Say::Call("shell_exec", json!({"n": n}));
+    check(vec![fails(1), fails(2), fails(3), fails(4)], Some(3));
+    check(vec![unfit(1), unfit(2), unfit(3), unfit(4)], Some(3));
+    check(vec![unknown(1), unknown(2), unknown(3), unknown(4)], Some(3));
+    check(vec![unreadable(), fails(1), unfit(1)], Some(3));
+    check(vec![fails(1), works(1), unfit(1), unreadable()], None);
+    check(vec![unfit(1), unknown(1), unfit(2), unknown(2)], None);
+    check(vec![denied(1), denied(2), denied(3), denied(4)], None);
+    // Side by side, in the order of the calls.
+    let call = |key: &'static str| ("memory.read", json!({ key: 1 }));
+    check(vec![Say::Calls(vec![call("bad"), call("n"), call("fail")]), unfit(2)], None);
+    check(vec![Say::Calls(vec![call("n"), call("bad"), call("fail")]), unfit(2)], Some(4));
+    // Calls beyond the limit of a step say nothing about the tool.
+    check(vec![Say::Calls((0..20).map(|n| ("memory.read", json!({ "n": n }))).collect())], None);
+}
+
 #[test]
 fn three_failures_in_a_row_are_said_once() {
     let mut w = world(
