@@ -8,8 +8,8 @@ pub(crate) const EMPTY: &str = "The model gave no answer. Please ask again, or i
 /// Appended when the text claims an action and none was taken.
 pub(crate) const NO_ACTION: &str = "\n\n(No action was taken: nothing but this text was produced.)";
 
-/// Makes a final text readable. `acted` says whether any call with an effect
-/// completed in this turn.
+/// Makes a final text readable. `acted` says whether any call changed
+/// something in this turn; reading and fetching do not.
 pub(crate) fn finish(text: &str, acted: bool) -> String {
     let text = text.trim();
     if text.is_empty() {

@@ -170,7 +170,9 @@ impl Turn {
         let tool = ready.call.name.to_string();
         match outcome {
             ToolOutcome::Completed { output, verified } => {
-                self.acted |= !ready.need.effect.is_read_only();
+                // A fetch leaves the box, and yet there is no effect to see.
+                let effect = verified != Verification::NotApplicable;
+                self.acted |= effect && !ready.need.effect.is_read_only();
                 let seen = match verified {
                     Verification::Verified => "done, and seen to be done",
                     Verification::Unverified => "done, effect not seen",

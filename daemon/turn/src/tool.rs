@@ -42,7 +42,7 @@ pub enum Verification {
     Verified,
     /// The tool acted and did not look, or could not see the effect.
     Unverified,
-    /// There is no effect to see (a read).
+    /// There is no effect to see (a read, a fetch). Never counts as an action.
     NotApplicable,
 }
 

@@ -617,6 +617,37 @@ fn inv_8_text_alone_never_counts_as_an_effect() {
     assert!(final_text(&log).contains("No action was taken"));
 }
 
+/// INV-8: which calls make a claim true. A fetch sends, and changes nothing.
+#[test]
+fn inv_8_only_what_changes_something_is_an_action() {
+    #[track_caller]
+    fn check(effect: EffectClass, outcome: ToolOutcome, acted: bool) {
+        let mut s = trusted("light off");
+        s.catalog = vec![spec("test.tool", effect)];
+        let mut w = world(vec![Say::Call("test.tool", json!({})), Say::Text("Done, the light is off.")]);
+        let shown = format!("{effect:?} {outcome:?}");
+        w.tool = Box::new(move |_, _| outcome.clone());
+        let log = drive(s, w);
+        assert_eq!(log.ran, ["test.tool"], "{shown}");
+        assert_eq!(!final_text(&log).contains("No action was taken"), acted, "{shown}");
+    }
+    use EffectClass::{Actuate, Destroy, Persist, PrivateRead, Read, Send};
+    use Verification::{NotApplicable, Unverified, Verified};
+    for verified in [Verified, Unverified, NotApplicable] {
+        let done = || ToolOutcome::Completed { output: json!("x"), verified };
+        for effect in [Read, PrivateRead] {
+            check(effect, done(), false);
+        }
+        // With `Send` and `NotApplicable` this is `net.fetch`.
+        for effect in [Send, Actuate, Persist, Destroy] {
+            check(effect, done(), verified != NotApplicable);
+        }
+    }
+    for effect in [Read, Send, Actuate, Persist, Destroy] {
+        check(effect, ToolOutcome::Failed(ToolError::Failed("no".into())), false);
+    }
+}
+
 #[test]
 fn empty_answers_become_a_sentence_and_thinking_is_asked_once_more() {
     let log = drive(trusted("x"), world(vec![Say::Text("\n ")]));
