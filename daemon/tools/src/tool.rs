@@ -157,8 +157,14 @@ impl<T: Typed> Tool for Adapter<T> {
     }
 }
 
+/// How much longer than its limit an effect that cannot be stopped is waited for.
+/// Shorter than the time after which the driver of a turn gives a call up.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Ends a call at its limit, and at once on cancel when that cannot leave an
-/// effect behind that nobody saw: calls that write are allowed to finish.
+/// effect behind that nobody saw. Dropping work that writes does not stop what it
+/// already handed to a thread: it is waited for a little longer, and after that
+/// it is [`ToolError::Unfinished`].
 async fn guarded(
     work: impl Future<Output = Result<Done, ToolError>>,
     effect: EffectClass,
@@ -166,15 +172,22 @@ async fn guarded(
     ctx: &ToolContext,
 ) -> Result<Done, ToolError> {
     let started = Instant::now();
-    let stoppable = effect.is_read_only() || effect == EffectClass::Send;
     if ctx.cancel.is_cancelled() {
         return Err(ToolError::Cancelled);
     }
+    if limit <= started {
+        return Err(ToolError::TimedOut(Duration::ZERO));
+    }
+    let stoppable = effect.is_read_only() || effect == EffectClass::Send;
+    let (end, late): (_, fn(Duration) -> ToolError) = match stoppable {
+        true => (limit, ToolError::TimedOut),
+        false => (limit + GRACE, ToolError::Unfinished),
+    };
     tokio::select! {
         biased;
         () = ctx.cancel.cancelled(), if stoppable => Err(ToolError::Cancelled),
-        result = tokio::time::timeout_at(limit, work) => {
-            result.unwrap_or_else(|_| Err(ToolError::TimedOut(started.elapsed())))
+        result = tokio::time::timeout_at(end, work) => {
+            result.unwrap_or_else(|_| Err(late(started.elapsed())))
         }
     }
 }

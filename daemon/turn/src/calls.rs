@@ -157,7 +157,8 @@ impl Turn {
         self.ran += 1;
         let word = match &outcome {
             ToolOutcome::Completed { verified: Verification::Verified, .. } => "verified",
-            ToolOutcome::Completed { verified: Verification::Unverified, .. } => "unverified",
+            ToolOutcome::Completed { verified: Verification::Unverified, .. }
+            | ToolOutcome::Failed(ToolError::Unfinished(_)) => "unverified",
             ToolOutcome::Completed { verified: Verification::NotApplicable, .. } => "not_applicable",
             ToolOutcome::Denied { .. } => "denied",
             ToolOutcome::RequiresEscalation { .. } => "escalated",
@@ -191,8 +192,15 @@ impl Turn {
             }
             ToolOutcome::RequiresEscalation { reason } => return self.escalate(id, reason, out),
             ToolOutcome::Failed(error) => {
-                out.push(finished(id, &tool, error.to_string(), None));
-                self.result(id, format!("Error: {error}"), Verdict::Failed);
+                let (verified, advice) = match error {
+                    ToolError::Unfinished(_) => {
+                        self.acted = true;
+                        (Some(Verification::Unverified), ". Look before you try it again")
+                    }
+                    _ => (None, ""),
+                };
+                out.push(finished(id, &tool, error.to_string(), verified));
+                self.result(id, format!("Error: {error}{advice}"), Verdict::Failed);
             }
         }
         self.advance(out);

@@ -64,6 +64,10 @@ pub enum ToolError {
     /// Killed at its deadline.
     #[error("stopped after {0:?}")]
     TimedOut(Duration),
+    /// It had an effect to make, was still at it after its deadline and could not
+    /// be stopped. Nobody knows whether the effect happens: never recorded as failed.
+    #[error("not finished after {0:?}; it may still happen")]
+    Unfinished(Duration),
     /// The turn was cancelled while it ran.
     #[error("cancelled")]
     Cancelled,

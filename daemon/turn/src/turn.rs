@@ -143,7 +143,8 @@ pub struct Turn {
     pub(crate) step: u32,
     pub(crate) next_call: u32,
     pub(crate) ran: u32,
-    /// A call changed something, or sent something that was not a mere request.
+    /// A call changed something or may have, or sent something that was not a
+    /// mere request.
     pub(crate) acted: bool,
     pub(crate) asked_again: bool,
     pub(crate) without_tools: bool,

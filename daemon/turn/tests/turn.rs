@@ -648,6 +648,36 @@ fn inv_8_only_what_changes_something_is_an_action() {
     }
 }
 
+/// How a call that did not come to its end is recorded, and what is said of it.
+#[test]
+fn an_effect_that_may_still_happen_is_not_called_failed() {
+    #[track_caller]
+    fn check(error: ToolError, word: &str, verified: Option<Verification>, told: &str, acted: bool) {
+        let mut w = world(vec![Say::Call("fs.write", json!({})), Say::Text("Done.")]);
+        w.tool = Box::new(move |_, _| ToolOutcome::Failed(error.clone()));
+        let log = drive(trusted("x"), w);
+        assert!(log.audit.contains(&format!("outcome fs.write {word}")), "{:?}", log.audit);
+        assert!(
+            log.events.iter().any(|e| {
+                matches!(e, StreamEvent::ToolCallFinished { verified: v, .. } if *v == verified)
+            })
+        );
+        let last = log.requests[1].messages.last().unwrap();
+        assert!(matches!(last, ChatMessage::Tool { text, is_error: true, .. } if text == told), "{last:?}");
+        assert_eq!(!final_text(&log).contains("No action was taken"), acted);
+    }
+    let time = Duration::from_secs(21);
+    check(
+        ToolError::Unfinished(time),
+        "unverified",
+        Some(Verification::Unverified),
+        "Error: not finished after 21s; it may still happen. Look before you try it again",
+        true,
+    );
+    check(ToolError::TimedOut(time), "failed", None, "Error: stopped after 21s", false);
+    check(ToolError::Cancelled, "cancelled", None, "Error: cancelled", false);
+}
+
 #[test]
 fn empty_answers_become_a_sentence_and_thinking_is_asked_once_more() {
     let log = drive(trusted("x"), world(vec![Say::Text("\n ")]));

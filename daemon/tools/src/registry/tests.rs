@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hearth_scope::{CallId, CapabilitySet, Decision, EffectClass, Need, Scope, ToolName, TrustTier};
-use hearth_turn::{ToolCall, ToolError, ToolOutcome, ToolSpec};
+use hearth_turn::{ToolCall, ToolError, ToolOutcome, ToolSpec, Verification};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
+use ulid::Ulid;
 
-use crate::testing::{FakeMemory, call, clock, context, object, scopes};
+use crate::testing::{FakeMemory, call, clock, context, object, output, scopes};
 use crate::tool::{Adapter, Done, Meta, Reach, Typed};
 use crate::{
-    AuditPort, BoxFuture, ConfigPort, FetchPort, Label, Page, Registry, Root, Roots, Setting, Shell,
-    ToolContext,
+    AuditPort, BoxFuture, ConfigPort, FetchPort, Label, MemoryEntry, MemoryPort, NewMemory, Page, Registry,
+    Root, Roots, Setting, Shell, ToolContext,
 };
 
 struct Nothing;
@@ -266,9 +267,97 @@ async fn calls_end_in_time() {
     assert_eq!(ended(&reads, None, 60).await, (timed_out(5), 5));
     assert_eq!(ended(&reads, None, 2).await, (timed_out(2), 2));
     assert_eq!(ended(&reads, Some(1), 60).await, (cancelled(), 1));
-    // What may have had an effect is not abandoned when the person stops the turn.
-    assert_eq!(ended(&destroys, Some(1), 60).await, (timed_out(5), 5));
-    assert_eq!(ended(&destroys, Some(0), 60).await.0, timed_out(5));
+    // What may have had an effect is not abandoned when the person stops the turn,
+    // and not called failed when it does not end.
+    let unfinished = |s| ToolOutcome::Failed(ToolError::Unfinished(Duration::from_secs(s)));
+    assert_eq!(ended(&destroys, Some(1), 60).await, (unfinished(6), 6));
+    assert_eq!(ended(&destroys, Some(0), 60).await.0, unfinished(6));
+    assert_eq!(ended(&destroys, None, 2).await, (unfinished(3), 3));
+    // Nothing is begun without time.
+    assert_eq!(ended(&destroys, None, 0).await, (timed_out(0), 0));
+}
+
+/// A memory that writes on a thread of its own, as the store does.
+struct Threaded(Arc<FakeMemory>);
+
+impl MemoryPort for Threaded {
+    fn version(&self) -> u64 {
+        self.0.version()
+    }
+    fn all(&self) -> BoxFuture<'_, Result<Vec<MemoryEntry>, ToolError>> {
+        self.0.all()
+    }
+    fn get(&self, id: Ulid) -> BoxFuture<'_, Result<Option<MemoryEntry>, ToolError>> {
+        self.0.get(id)
+    }
+    fn put(&self, new: NewMemory) -> BoxFuture<'_, Result<Ulid, ToolError>> {
+        let memory = self.0.clone();
+        let write = move || memory.seed(new.topic.as_deref().unwrap_or(""), &new.text, new.label);
+        Box::pin(async { Ok(tokio::task::spawn_blocking(write).await.unwrap()) })
+    }
+    fn forget(&self, ids: Vec<Ulid>) -> BoxFuture<'_, Result<(), ToolError>> {
+        self.0.forget(ids)
+    }
+}
+
+/// Work that cannot be stopped ends after the deadline, because a thread is busy.
+/// What is said of it is true: it is done, or it may still happen.
+#[test]
+fn an_effect_after_the_deadline_is_never_called_failed() {
+    /// The thread gets free after so many milliseconds; `None` is after the answer.
+    fn check(tool: &str, args: &str, free_after: Option<u64>) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fs::canonicalize(directory.path()).unwrap();
+        fs::write(path.join("old"), "x").unwrap();
+        let memory = Arc::new(FakeMemory::default());
+        let root = Root { path: path.clone(), label: Label::Household, writable: true };
+        let registry = Registry::builder()
+            .roots(Roots::open(&[root]).unwrap())
+            .memory(Arc::new(Threaded(memory.clone())))
+            .clock(clock())
+            .build();
+        let happened = || match tool {
+            "fs.write" => path.join("new").exists(),
+            "fs.delete" => !path.join("old").exists(),
+            _ => !memory.entries.lock().unwrap().is_empty(),
+        };
+        let mut one_thread = tokio::runtime::Builder::new_current_thread();
+        let runtime = one_thread.enable_time().start_paused(true).max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (open, gate) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || gate.recv());
+            let held = scopes(&["fs.write", "fs.delete", "memory.write"]);
+            let ctx = ToolContext { held, ..context() };
+            let clock = async {
+                tokio::time::advance(Duration::from_millis(free_after.unwrap_or(21_000))).await;
+                if free_after.is_some() {
+                    open.send(()).unwrap();
+                }
+            };
+            let (outcome, ()) = tokio::join!(call(&registry, &ctx, tool, args), clock);
+            if free_after.is_some() {
+                assert_eq!(output(outcome).1, Verification::Verified, "{tool}");
+            } else {
+                let unfinished = ToolError::Unfinished(Duration::from_secs(21));
+                assert_eq!(outcome, ToolOutcome::Failed(unfinished), "{tool}");
+                assert!(!happened(), "{tool}");
+                open.send(()).unwrap();
+            }
+            busy.await.unwrap().unwrap();
+            // Whatever was handed to the thread before is done when this is.
+            tokio::task::spawn_blocking(|| ()).await.unwrap();
+            assert!(happened(), "{tool} {free_after:?}");
+        });
+    }
+    for (tool, args) in [
+        ("fs.write", r#"{"path":"new","text":"x"}"#),
+        ("fs.delete", r#"{"path":"old"}"#),
+        ("memory.write", r#"{"text":"x"}"#),
+    ] {
+        for free_after in [Some(1), Some(19_999), Some(20_001), Some(20_999), None] {
+            check(tool, args, free_after);
+        }
+    }
 }
 
 #[tokio::test]
