@@ -86,7 +86,10 @@ where
     connection.tasks.shutdown().await;
     let parting = match end {
         // Nobody is there to read what is still in the queue.
-        End::Left => return,
+        End::Left => {
+            log::debug!("console connection of user id {uid} ended");
+            return;
+        }
         End::Refused(refusal) => {
             log::warn!("console connection of user id {uid} closed: {}", refusal.what);
             (refusal, shared.policy.write)

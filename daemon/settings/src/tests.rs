@@ -221,7 +221,10 @@ fn settings_that_contradict_each_other() {
         &endpoint("url = \"http://x\"\nmax_tokens = 2048\ncontext_tokens = 2048"),
         &["larger than the context"],
     );
-    check(&endpoint("url = \"https://x.example\"\nremote = true\nwire = \"anthropic\""), &["needs a key", stays]);
+    check(
+        &endpoint("url = \"https://x.example\"\nremote = true\nwire = \"anthropic\""),
+        &["needs a key", stays],
+    );
     check(&(endpoint("url = \"http://x\"") + &endpoint("url = \"http://y\"")), &["same name"]);
     check("[paths]\nmarker = \"/var/lib/hearth/store/m\"", &["2: paths.marker"]);
     check("[unlock]\nkey_file = \"/var/lib/hearth/store/key\"", &["beside what it unlocks"]);

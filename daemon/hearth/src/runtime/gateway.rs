@@ -70,9 +70,9 @@ pub struct Desk {
     pub(super) agent: Agent,
     pub(super) clock: SystemClock,
     pub(super) turns: Semaphore,
-    /// One turn at a time in a conversation, in the order of arrival. An entry
-    /// lasts as long as a turn of its conversation waits or runs.
-    pub(super) conversations: Mutex<HashMap<Ulid, Arc<tokio::sync::Mutex<()>>>>,
+    /// One turn at a time in a conversation, in the order of arrival: by
+    /// conversation the newest message that waits or runs, and its end.
+    pub(super) conversations: Mutex<HashMap<Ulid, (Ulid, CancellationToken)>>,
     pub(super) running: Mutex<HashMap<Ulid, Running>>,
     /// The newest outcomes that could not be stored, for whoever asks again.
     pub(super) unrecorded: Mutex<VecDeque<(Ulid, TurnOutcome)>>,

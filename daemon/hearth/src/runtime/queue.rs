@@ -80,11 +80,13 @@ impl Desk {
         let (done_tx, done) = watch::channel(None);
         let conversation = row.conversation.clone();
         lock(&self.running).insert(row.id, Running { conversation, cancel: cancel.clone(), done });
-        let order = lock(&self.conversations).entry(row.session).or_default().clone();
+        let left = CancellationToken::new();
+        let newest = (row.id, left.clone());
+        let before = lock(&self.conversations).insert(row.session, newest).map(|(_, left)| left);
         let desk = self.clone();
         self.tasks.spawn(async move {
             let turn = TurnId(desk.clock.new_id());
-            let running = desk.turn(turn, &row, origin, &order, &mut sink, cancel);
+            let running = desk.turn(turn, &row, origin, before, &mut sink, cancel);
             // A bug in one turn ends that turn and no other.
             let end = match AssertUnwindSafe(running).catch_unwind().await {
                 Ok(Ok(end)) => end,
@@ -96,7 +98,7 @@ impl Desk {
                 End::Broke(outcome) => Some(desk.give_up(turn, &row, outcome).await),
                 End::Postponed => None,
             };
-            desk.leave(&row, order);
+            desk.leave(&row, &left);
             let Some(outcome) = outcome else {
                 // Dropping the sender says the same to whoever asked again.
                 sink.send(ChannelEvent::Postponed).await;
@@ -114,14 +116,14 @@ impl Desk {
         });
     }
 
-    /// The message waits and runs no more; its conversation is free for the next.
-    fn leave(&self, row: &inbox::Row, order: Arc<tokio::sync::Mutex<()>>) {
+    /// The message waits and runs no more: the next of its conversation may begin.
+    fn leave(&self, row: &inbox::Row, left: &CancellationToken) {
         lock(&self.running).remove(&row.id);
         let mut conversations = lock(&self.conversations);
-        drop(order);
-        if conversations.get(&row.session).is_some_and(|order| Arc::strong_count(order) == 1) {
+        if conversations.get(&row.session).is_some_and(|(newest, _)| *newest == row.id) {
             conversations.remove(&row.session);
         }
+        left.cancel();
     }
 
     /// Closes a message whose turn could not be recorded to its end: with the
@@ -158,14 +160,17 @@ impl Desk {
         turn: TurnId,
         row: &inbox::Row,
         origin: Origin,
-        order: &tokio::sync::Mutex<()>,
+        before: Option<CancellationToken>,
         sink: &mut Sink,
         cancel: CancellationToken,
     ) -> Result<End, StoreError> {
-        if order.try_lock().is_err() || self.turns.available_permits() == 0 {
+        let behind = before.filter(|left| !left.is_cancelled());
+        if behind.is_some() || self.turns.available_permits() == 0 {
             sink.send(status("Waiting for another answer to be finished.")).await;
         }
-        let _one_at_a_time = order.lock().await;
+        if let Some(left) = behind {
+            left.cancelled().await;
+        }
         let _permit = self.turns.acquire().await;
         if self.stopping.is_cancelled() {
             return Ok(End::Postponed);
