@@ -213,7 +213,7 @@ mod tests {
             part.lines().filter(|l| l.starts_with('{')).map(|l| serde_json::from_str(l).unwrap()).collect()
         };
         let (client, server) = (lines(client), lines(server));
-        assert_eq!((client.len(), server.len()), (12, 10));
+        assert_eq!((client.len(), server.len()), (14, 10));
         for shown in client {
             let message: FromClient = serde_json::from_value(shown.clone()).unwrap();
             assert_eq!(serde_json::to_value(message).unwrap(), shown);
