@@ -2,7 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::Stdio;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hearth_tests::model::last_message;
@@ -146,6 +151,91 @@ fn ctrl_c_stops_the_answer_and_leaves_the_daemon_alive() {
     let ended: Vec<_> =
         log.iter().filter(|e| e["kind"] == "turn_ended").map(|e| e["outcome"].clone()).collect();
     assert_eq!(ended, [json!("cancelled"), json!("completed")]);
+}
+
+/// A console socket that passes everything on, and says when a wish to stop has
+/// reached the daemon.
+fn relay(home: &Home, socket: &Path) -> Receiver<()> {
+    let listener = UnixListener::bind(socket).unwrap();
+    let console = home.path("run/console.sock");
+    let (passed, stopped) = channel();
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut daemon = UnixStream::connect(console).unwrap();
+        let (mut answers, mut shown) = (daemon.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut answers, &mut shown));
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = client.read(&mut bytes) {
+            daemon.write_all(&bytes[..n]).unwrap();
+            if bytes[..n].windows(8).any(|part| part == b"\"cancel\"") {
+                let _ = passed.send(());
+            }
+        }
+    });
+    stopped
+}
+
+#[test]
+fn ctrl_c_in_the_middle_of_a_call_lets_it_finish_and_asks_no_more() {
+    let long = Duration::from_secs(20);
+    let program = Arc::new(OnceLock::<String>::new());
+    let name = program.clone();
+    let model = FakeModel::start(move |request| match last_message(request) {
+        (role, text) if role == "user" && text == "Water the plants." => {
+            Reply::call("shell_exec", json!({"command": [name.get().unwrap()]}))
+        }
+        _ => Reply::text("Hello again."),
+    });
+    let home = Home::new(&model.url(), "");
+    // The program ends when this test lets it, and leaves a trace.
+    let (path, gate, trace) = (home.path("water"), home.path("gate"), home.path("trace"));
+    let script = format!("#!/bin/sh\nread word < {}\necho $word > {}\n", gate.display(), trace.display());
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &gate, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    program.set(path.to_str().unwrap().to_owned()).unwrap();
+    let more = format!(
+        "[agent]\ncapabilities = [\"shell.exec\"]\n\n[tools.shell]\nenabled = true\ncommands = [\"{}\"]\n",
+        path.display()
+    );
+    let settings = std::fs::read_to_string(home.path("hearth.toml")).unwrap();
+    std::fs::write(home.path("hearth.toml"), settings + &more).unwrap();
+    home.init();
+    let daemon = home.serve();
+    let socket = home.path("relay.sock");
+    let stopped = relay(&home, &socket);
+    let mut ask = home.command(&["ask", "--json", "Water the plants."]);
+    ask.env("HEARTH_CONSOLE_SOCKET", &socket);
+    let ask = ask.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The gate opens when the program reads from it: then the call is under way.
+    let (opened, running) = channel();
+    std::thread::spawn(move || opened.send(std::fs::OpenOptions::new().write(true).open(gate).unwrap()));
+    let mut gate = running.recv_timeout(long).expect("the program runs");
+    let pid = rustix::process::Pid::from_child(&ask);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    stopped.recv_timeout(long).expect("the client asks to stop");
+    // An answer of the daemon that comes after it, and the call goes on.
+    let status = home.run(&["status"]);
+    assert_eq!(status.code, 0, "{status:?}");
+    assert!(!trace.exists(), "the program was not ended");
+    gate.write_all(b"watered\n").unwrap();
+    drop(gate);
+    let out = ask.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(out.status.code(), Some(12), "{told}\n{}", daemon.log());
+    assert_eq!(std::fs::read_to_string(&trace).unwrap(), "watered\n");
+    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(events(&lines, "tool_call_finished")[0]["verified"], "unverified", "{told}");
+    let last = lines.last().unwrap();
+    assert_eq!((&last["outcome"], &last["tool_calls"]), (&json!("cancelled"), &json!(1)), "{told}");
+    assert_eq!(model.requests().len(), 1, "the model is not asked again");
+    assert_eq!(daemon.ask("Are you there?").stdout.trim(), "Hello again.");
+    drop(daemon);
+    let log = audit(&home);
+    let turn = &log.iter().find(|e| e["kind"] == "turn_started").unwrap()["turn"];
+    let first: Vec<_> = log.iter().filter(|e| e["turn"] == *turn).cloned().collect();
+    assert_eq!(kinds(&first), ["turn_started", "model_call", "tool_intent", "tool_outcome", "turn_ended"]);
+    assert_eq!((&first[3]["outcome"], &first[4]["outcome"]), (&json!("unverified"), &json!("cancelled")));
 }
 
 #[test]
