@@ -330,9 +330,11 @@ enum Crash {
     PowerCut(u64),
     /// The power goes, and goes again while the next life recovers.
     Twice(u64),
+    /// The process dies, and the power goes while the next life recovers.
+    KilledThenCut(u64),
 }
 
-const CRASHES: [Crash; 7] = [
+const CRASHES: [Crash; 9] = [
     Crash::Killed,
     Crash::PowerCut(0),
     Crash::PowerCut(1),
@@ -340,6 +342,8 @@ const CRASHES: [Crash; 7] = [
     Crash::Twice(3),
     Crash::Twice(4),
     Crash::Twice(5),
+    Crash::KilledThenCut(6),
+    Crash::KilledThenCut(7),
 ];
 
 /// A box that crashed at an operation, and what its next life made of it.
@@ -366,8 +370,9 @@ fn crash(
             let mut rng = Rng((n << 8) | seed);
             (disks.power_cut(&mut rng), rng)
         }
+        Crash::KilledThenCut(seed) => (disks.killed(), Rng((n << 8) | seed)),
     };
-    if matches!(how, Crash::Twice(_)) {
+    if matches!(how, Crash::Twice(_) | Crash::KilledThenCut(_)) {
         image.state.freeze_at(1 + rng.below(60));
         let _ = runtime.block_on(live(&image, &outside));
         image = image.power_cut(&mut rng);

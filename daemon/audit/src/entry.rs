@@ -92,6 +92,7 @@ pub enum Kind {
         /// The tool.
         tool: ToolName,
         /// `verified`, `unverified`, `not_applicable`, `failed`, `escalated` or `cancelled`.
+        /// `unverified` is also what had not ended at its limit and could not be stopped.
         outcome: String,
         /// How long it ran.
         duration_ms: u64,

@@ -178,7 +178,7 @@ fn intent(turn: u64, n: u64) -> Res<Batch> {
     let (turn, call) = (id(turn), CallId((n % 3) as u32 + 1));
     let kind = Kind::ToolIntent { turn, call, tool, version: 1, scopes, subject, repaired: false };
     let arguments = Some(serde_json::to_vec(&json!({ "query": text(60 + n % 40) }))?);
-    Ok(Batch { audit: vec![Draft { kind, arguments }], writes: Vec::new() })
+    Ok(Batch { audit: vec![Draft { kind, arguments }], writes: Vec::new(), closing: false })
 }
 
 /// Call `n`, of turn `turn`, has run.

@@ -15,7 +15,8 @@ pub(crate) const BALLAST: &str = "ballast";
 
 /// Creates a store that `data_key` opens. Everything is written under temporary
 /// names, synced and renamed; the marker comes last. After a cut in the middle
-/// the next creation starts over.
+/// the next creation starts over. A folder that holds anything else is refused
+/// and left as it is.
 pub fn create(options: &Options, data_key: &DataKey, header: &Header) -> Result<(), StoreError> {
     let disk = &*options.disk;
     let io = |name: &'static str| move |e: std::io::Error| StoreError::io(name, &e);
@@ -39,13 +40,7 @@ fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Resu
             StoreError::Missing(INDEX.to_owned())
         });
     }
-    if is_used(disk, &names)? {
-        return Err(StoreError::AlreadyInitialized);
-    }
-    // An unfinished creation, of which nothing was ever acknowledged.
-    for name in names.iter().filter(|n| n.as_str() != "lock") {
-        disk.remove(name).map_err(io("store"))?;
-    }
+    clear_unfinished(disk, &names)?;
     let journal = data_key.domain(Domain::Journal);
     let audit = data_key.domain(Domain::Audit);
     let keys = EpochKeys::first(random(), random());
@@ -76,25 +71,49 @@ fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Resu
     write_ballast(disk, options.ballast_bytes);
     for name in [&segment_name[..], INDEX, KEYS] {
         disk.rename(&temporary(name), name).map_err(|e| StoreError::io(name, &e))?;
+        // In this order on the disk too, see `clear_unfinished`.
+        disk.sync_dir().map_err(io("store"))?;
     }
-    disk.sync_dir().map_err(io("store"))?;
     options.mark()
 }
 
-/// True when a complete store with at least one record lies here: its marker was
-/// lost, and it must not be replaced.
-fn is_used(disk: &dyn Disk, names: &[String]) -> Result<bool, StoreError> {
-    let here = |name: &str| names.iter().any(|n| n == name);
-    if names.iter().filter_map(|n| segment::number(n)).any(|n| n > 0) {
-        return Ok(true);
-    }
+/// Removes what a creation that was cut short left behind. Nothing was ever
+/// acknowledged of that, and nothing else is touched: files that are not ours, and
+/// a store whose marker was lost, are refused.
+fn clear_unfinished(disk: &dyn Disk, names: &[String]) -> Result<(), StoreError> {
+    let io = |e: std::io::Error| StoreError::io("store", &e);
     let first = segment::name(0);
-    if ![KEYS, INDEX, &first].into_iter().all(here) {
-        return Ok(false);
+    let finals = [&first[..], INDEX, KEYS];
+    for name in names.iter().map(String::as_str).filter(|n| *n != "lock" && *n != BALLAST) {
+        let plain = name.strip_suffix(TEMPORARY).unwrap_or(name);
+        if segment::number(plain).is_some_and(|n| n > 0) {
+            return Err(StoreError::AlreadyInitialized);
+        }
+        if !finals.contains(&plain) {
+            return Err(StoreError::NotEmpty(name.to_owned()));
+        }
     }
-    let io = |e| StoreError::io(&first, &e);
+    let here = |name: &str| names.iter().any(|n| n == name);
+    if !here(&first) {
+        // The first segment gets its name before the others do.
+        if here(INDEX) || here(KEYS) {
+            return Err(StoreError::Missing(first));
+        }
+    } else if has_record(disk, &first)? {
+        return Err(StoreError::AlreadyInitialized);
+    }
+    // And loses it after them, so that a cut in between leaves what is understood.
+    for name in names.iter().filter(|n| **n != "lock" && **n != first) {
+        disk.remove(name).map_err(io)?;
+    }
+    disk.sync_dir().map_err(io)?;
+    if here(&first) { disk.remove(&first).map_err(io) } else { Ok(()) }
+}
+
+fn has_record(disk: &dyn Disk, segment: &str) -> Result<bool, StoreError> {
+    let io = |e| StoreError::io(segment, &e);
     let mut record = [0; segment::RECORD];
-    let file = disk.open(&first, false).map_err(io)?;
+    let file = disk.open(segment, false).map_err(io)?;
     if file.len().map_err(io)? < (HEADER + record.len()) as u64 {
         return Ok(false);
     }

@@ -14,6 +14,9 @@ pub enum StoreError {
     /// There is a store already.
     #[error("the store exists already")]
     AlreadyInitialized,
+    /// A store cannot be made in a folder that holds something else.
+    #[error("the folder of the store is not empty: \"{0}\" is in it")]
+    NotEmpty(String),
     /// A store was created once, and a part of it is gone.
     #[error("the store was created here once, but \"{0}\" is missing")]
     Missing(String),
@@ -67,6 +70,7 @@ impl StoreError {
             Self::AlreadyInitialized => {
                 "Nothing was changed. If its marker file was lost, put it back; to begin anew, move the folder away."
             }
+            Self::NotEmpty(_) => "Nothing was changed. Name an empty or a new folder as paths.state.",
             Self::Missing(_) => {
                 "If it lies on another disk, attach that and start again; else restore a backup. To give the old data up, move its folder and the marker file away and run `hearth init`."
             }

@@ -22,8 +22,8 @@ const CHECKPOINT: &str = "checkpoint";
 /// Memory for pages of the index, in bytes.
 const CACHE: usize = 4 * 1024 * 1024;
 /// Above this size a commit also saves what makes the next open fast after a
-/// crash; below, opening walks the whole file in well under a second.
-const QUICK_REPAIR_FROM: u64 = 32 * 1024 * 1024;
+/// crash; below, opening walks the whole file.
+const QUICK_REPAIR_FROM: u64 = 8 * 1024 * 1024;
 
 /// Up to this size the checksum of every page is verified at each opening: a
 /// changed page could otherwise hide rows.
@@ -60,6 +60,8 @@ type Overlay = BTreeMap<RowKey, Option<Arc<[u8]>>>;
 struct Inner {
     overlay: Overlay,
     db: Option<Database>,
+    /// After a failed commit, until the next one.
+    only_read: bool,
 }
 
 impl Inner {
@@ -94,6 +96,12 @@ fn redb_error(error: impl Into<redb::Error>) -> StoreError {
 fn guarded<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(StoreError::damaged(INDEX, "its structure makes no sense")))
+}
+
+fn open_with(backend: impl redb::StorageBackend, check: bool) -> Result<Database, StoreError> {
+    let mut builder = redb::Builder::new();
+    builder.set_cache_size(CACHE).set_check_integrity_on_open(check);
+    builder.create_with_backend(backend).map_err(redb_error)
 }
 
 impl Index {
@@ -136,16 +144,12 @@ impl Index {
             return Err(StoreError::damaged(INDEX, "the file is empty"));
         }
         guarded(|| {
-            let db = redb::Builder::new()
-                .set_cache_size(CACHE)
-                .set_check_integrity_on_open(file.len().map_err(io)? <= CHECK_UP_TO)
-                .create_with_backend(Backend(file.clone()))
-                .map_err(redb_error)?;
+            let db = open_with(Backend(file.clone()), file.len().map_err(io)? <= CHECK_UP_TO)?;
             let checkpoint = stored_checkpoint(&db, &journal)?;
             let versions = Default::default();
             Ok((
                 Self {
-                    inner: RwLock::new(Inner { overlay: Overlay::new(), db: Some(db) }),
+                    inner: RwLock::new(Inner { overlay: Overlay::new(), db: Some(db), only_read: false }),
                     file: file.clone(),
                     keys,
                     journal,
@@ -171,9 +175,21 @@ impl Index {
     }
 
     /// Moves everything into redb, with the position in the same commit. When that
-    /// fails, the file is only read from then on, and the overlay stays.
+    /// fails, the file is only read until the next try, and the overlay stays.
     pub(crate) fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), StoreError> {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        if inner.only_read {
+            drop(inner.db.take());
+            let opened = guarded(|| open_with(Backend(self.file.clone()), false));
+            inner.only_read = opened.is_err();
+            inner.db = match opened {
+                Ok(db) => Some(db),
+                Err(error) => {
+                    inner.db = self.open_to_read().ok();
+                    return Err(error);
+                }
+            };
+        }
         let committed = guarded(|| self.commit(&inner, checkpoint));
         match &committed {
             Ok(()) => inner.overlay.clear(),
@@ -182,16 +198,14 @@ impl Index {
                 // writes nothing takes its place.
                 drop(inner.db.take());
                 inner.db = self.open_to_read().ok();
+                inner.only_read = true;
             }
         }
         committed
     }
 
     fn open_to_read(&self) -> Result<Database, StoreError> {
-        let backend = Untouched::new(self.file.clone());
-        guarded(|| {
-            redb::Builder::new().set_cache_size(CACHE).create_with_backend(backend).map_err(redb_error)
-        })
+        guarded(|| open_with(Untouched::new(self.file.clone()), false))
     }
 
     fn commit(&self, inner: &Inner, checkpoint: &Checkpoint) -> Result<(), StoreError> {

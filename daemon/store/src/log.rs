@@ -137,14 +137,21 @@ impl<'a> AuditLog<'a> {
     }
 
     /// Hands every line of an export to `write`. The last one is a closing head,
-    /// signed now with the key of the newest epoch.
-    pub fn export(&self, write: &mut dyn FnMut(&str) -> std::io::Result<()>) -> Result<(), StoreError> {
+    /// signed now with the key of the newest epoch. Nothing is signed for a log
+    /// that cannot be read to its end, or that does not reach to `remembered`.
+    pub fn export(
+        &self,
+        remembered: Option<Remembered>,
+        write: &mut dyn FnMut(&str) -> std::io::Result<()>,
+    ) -> Result<(), StoreError> {
         let io = |e| StoreError::io("export", &e);
         let numbers = segments(self.disk)?;
         let mut last: Option<Sealed> = None;
         let mut size = 0;
+        let mut reached = remembered.is_none_or(|r| r.size == 0);
         for number in &numbers {
-            let (read, _) = self.visit_segment(*number, &mut |line| {
+            let newest = Some(number) == numbers.last();
+            let (read, stop) = self.visit_segment(*number, &mut |line| {
                 let text = match &line {
                     Line::Epoch(c) => epoch_line(c),
                     Line::Head(h) => head_line(h),
@@ -155,6 +162,7 @@ impl<'a> AuditLog<'a> {
                         })?;
                         size = sealed.seq + 1;
                         let text = entry_line(&sealed);
+                        reached |= remembered.is_some_and(|r| r.size == size && r.hash == sealed.hash());
                         last = Some(sealed);
                         text
                     }
@@ -162,7 +170,14 @@ impl<'a> AuditLog<'a> {
                 write(&text).map_err(io)?;
                 Ok(true)
             })?;
-            if Some(number) == numbers.last() {
+            // In the newest segment a torn end is no tampering, see `verify`.
+            if matches!(stop, Stop::Bad) && (!newest || read.later_witness(self.bad_at(&read), &self.audit)) {
+                return Err(altered(*number, "an entry is not as it was written"));
+            }
+            if newest {
+                if !reached {
+                    return Err(altered(*number, "the end of the audit log is missing or another one"));
+                }
                 let keys = read
                     .header
                     .keys
@@ -215,4 +230,9 @@ impl<'a> AuditLog<'a> {
         file.read_at(&mut block, 0).map_err(|e| StoreError::io(&segment::name(first), &e))?;
         Ok(segment::Header::decode(&block, first, &self.journal)?.certificate.public_key)
     }
+}
+
+/// A log that is not as it was written: nothing may vouch for it.
+fn altered(segment: u32, what: &str) -> StoreError {
+    StoreError::damaged(&segment::name(segment), format!("{what}; `hearth audit verify` says where"))
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::create::{TEMPORARY, write_ballast};
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
-use crate::index::{Checkpoint, Index};
+use crate::index::{Checkpoint, INDEX, Index};
 use crate::keys_file::{KEYS, read_header};
 use crate::rows::{self, RowKeys};
 use crate::segment::{self, END, HEADER, NoRecord, RecordKind, Segment};
@@ -80,6 +80,14 @@ fn open_locked(options: Options, data_key: &DataKey) -> Result<(Store, Opened), 
     if checkpoint.store != header.store_id {
         return Err(StoreError::damaged(KEYS, "it belongs to another store"));
     }
+    if checkpoint.segment == 0 && checkpoint.offset == HEADER as u64 {
+        // Creation may have been killed before the marker was on the disk.
+        options.mark()?;
+    }
+    if !checkpoint.clean {
+        // After a kill, names may still be in the cache of the system only.
+        disk.sync_dir().map_err(|e| StoreError::io("store", &e))?;
+    }
     let numbers = segments(&*disk)?;
     let last = match (numbers.first(), numbers.last()) {
         (Some(first), Some(last)) if (*first..=*last).contains(&checkpoint.segment) => *last,
@@ -112,6 +120,10 @@ fn open_locked(options: Options, data_key: &DataKey) -> Result<(Store, Opened), 
     };
     let keys = read.header.keys.clone().ok_or_else(|| StoreError::Missing(segment::name(last + 1)))?;
     clear_tail(&*file, &read, offset)?;
+    if replay.replayed > 0 {
+        // After a kill they may still be in the cache of the system only.
+        file.sync().map_err(|e| StoreError::io(&segment::name(last), &e))?;
+    }
     let state = replay.chain.state();
     let gaps: Vec<Kind> = replay.open.values().cloned().collect();
     let opened = Opened {
@@ -144,11 +156,16 @@ fn open_locked(options: Options, data_key: &DataKey) -> Result<(Store, Opened), 
         since_head: replay.since_head,
         open: replay.open,
         overlay_bytes,
+        checkpoint_at: options.checkpoint_bytes,
         indexed: (checkpoint.segment, checkpoint.offset as usize, checkpoint.clean),
         frozen: None,
         options,
     };
-    writer.write_now(Batch { audit: gaps.into_iter().map(Draft::new).collect(), writes: Vec::new() })?;
+    writer.write_now(Batch {
+        audit: gaps.into_iter().map(Draft::new).collect(),
+        writes: Vec::new(),
+        closing: true,
+    })?;
     let (store, requests) = Store::new(index, counters);
     std::thread::Builder::new()
         .name("store-writer".to_owned())
@@ -273,8 +290,9 @@ fn apply(
     match kind {
         RecordKind::Head => state.since_head = 0,
         RecordKind::Writes => {
-            if read.header.keys.is_none() && !plain.is_empty() {
-                return Err("rows that the index should have".to_owned());
+            // Their key is destroyed only after the index has them.
+            if read.header.keys.is_none() {
+                return Err(format!("it has rows that \"{INDEX}\" lacks: that is an older copy"));
             }
             let writes = rows::decode(plain).ok_or("its rows are malformed")?;
             *overlay_bytes += index.apply(writes);

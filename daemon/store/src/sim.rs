@@ -43,8 +43,15 @@ struct State {
     fail_at: Option<u64>,
     freeze_at: Option<u64>,
     ignore_syncs: bool,
+    capacity: Option<u64>,
     locked: bool,
     watch: Option<Watch>,
+}
+
+impl State {
+    fn used(&self) -> u64 {
+        self.names.values().map(|inode| self.inodes[*inode].live.len() as u64).sum()
+    }
 }
 
 /// The disk. Clones share their content.
@@ -129,6 +136,16 @@ impl SimDisk {
         self.state().ignore_syncs = true;
     }
 
+    /// From now on files cannot grow beyond so many bytes in all.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state().capacity = bytes;
+    }
+
+    /// Bytes of all files that have a name.
+    pub fn used(&self) -> u64 {
+        self.state().used()
+    }
+
     /// Calls `watch` before each operation, outside of the lock.
     pub fn watch(&self, watch: Watch) {
         self.state().watch = Some(watch);
@@ -158,20 +175,15 @@ impl SimDisk {
         })))
     }
 
-    /// The same disk after the process was killed: everything written is there.
+    /// The same disk after the process was killed: everything written is there,
+    /// and what was not synced can still be lost when the power goes later.
     pub fn process_killed(&self) -> SimDisk {
         let state = self.state();
-        let inodes = state.inodes.iter().map(|i| Inode {
-            pending: Vec::new(),
-            durable: i.live.clone(),
-            live: i.live.clone(),
-        });
-        let inodes = inodes.collect();
-        let names = state.names.clone();
         SimDisk(Arc::new(Mutex::new(State {
-            inodes,
-            durable_names: names.clone(),
-            names,
+            inodes: state.inodes.clone(),
+            durable_names: state.durable_names.clone(),
+            names: state.names.clone(),
+            pending_names: state.pending_names.clone(),
             ..State::default()
         })))
     }
@@ -317,6 +329,15 @@ struct SimFile {
 impl SimFile {
     fn change(&self, change: Change) -> io::Result<()> {
         let mut state = self.disk.operation()?;
+        let length = state.inodes[self.inode].live.len() as u64;
+        let end = match &change {
+            Change::Write(offset, data) => offset + data.len() as u64,
+            Change::SetLen(len) => *len,
+        };
+        let room = state.capacity.map(|capacity| capacity.saturating_sub(state.used()));
+        if room.is_some_and(|room| end.saturating_sub(length) > room) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let inode = &mut state.inodes[self.inode];
         apply(&mut inode.live, &change);
         inode.pending.push(change);

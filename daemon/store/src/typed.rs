@@ -325,9 +325,9 @@ pub mod memory {
         remove(Table::Memory, ALL, place(id))
     }
 
-    /// All entries, oldest first.
+    /// The newest 100,000 entries, oldest first.
     pub fn all(from: &Store) -> Result<Vec<Row>, StoreError> {
-        let rows = from.scan(Table::Memory, ALL, 0..=u64::MAX, SCAN_MAX, false)?;
-        rows.iter().map(|(_, bytes)| decode(bytes)).collect()
+        let rows = from.scan(Table::Memory, ALL, 0..=u64::MAX, SCAN_MAX, true)?;
+        rows.iter().rev().map(|(_, bytes)| decode(bytes)).collect()
     }
 }

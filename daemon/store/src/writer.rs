@@ -10,7 +10,7 @@ use hearth_vault::DomainKeys;
 use tokio::sync::oneshot;
 use ulid::Ulid;
 
-use crate::create::{BALLAST, TEMPORARY, write_segment};
+use crate::create::{BALLAST, TEMPORARY, write_ballast, write_segment};
 use crate::disk::DiskFile;
 use crate::error::StoreError;
 use crate::index::{Checkpoint, Index, nonce, random};
@@ -18,8 +18,11 @@ use crate::rows::{self, RowKey, Write};
 use crate::segment::{self, END, RecordKind, SegmentKeys, push_record, record_size};
 use crate::store::Options;
 
-/// Entries after which a signed head is written with the next batch.
+/// Entries after which a signed head is written with the next batch; the end of a
+/// turn brings one in any case.
 const HEAD_EVERY: u64 = 64;
+/// Bytes of a segment that is made from the reserve.
+const RESERVE_SEGMENT: usize = 64 * 1024;
 /// Largest batch, in bytes.
 const BATCH_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of a head's plain form.
@@ -45,6 +48,8 @@ pub struct Batch {
     pub audit: Vec<Draft>,
     /// Mutations, in order.
     pub writes: Vec<Write>,
+    /// It tells how something ended: on a full disk it may use the reserve.
+    pub closing: bool,
 }
 
 impl Batch {
@@ -62,6 +67,13 @@ impl Batch {
     /// Adds mutations.
     pub fn put(mut self, writes: impl IntoIterator<Item = Write>) -> Self {
         self.writes.extend(writes);
+        self
+    }
+
+    /// Marks the batch as one that tells how something ended, for which the
+    /// reserve on a full disk is there.
+    pub fn closing(mut self) -> Self {
+        self.closing = true;
         self
     }
 
@@ -119,6 +131,8 @@ pub(crate) struct Writer {
     pub(crate) since_head: u64,
     pub(crate) open: OpenIntents,
     pub(crate) overlay_bytes: usize,
+    /// Bytes of the overlay after which the index is committed.
+    pub(crate) checkpoint_at: usize,
     /// Where the index stands: segment, offset, clean.
     pub(crate) indexed: (u32, usize, bool),
     pub(crate) frozen: Option<String>,
@@ -191,7 +205,7 @@ impl Writer {
             }
         }
         self.flush(&mut buffer, &mut waiting, sync);
-        if self.overlay_bytes > self.options.checkpoint_bytes
+        if self.overlay_bytes > self.checkpoint_at
             && self.frozen.is_none()
             && let Err(error) = self.checkpoint(false)
         {
@@ -220,7 +234,7 @@ impl Writer {
         self.rewind(before);
         self.flush(buffer, waiting, true);
         self.check_frozen()?;
-        self.rotate(encoded.bytes.len())?;
+        self.rotate(encoded.bytes.len(), batch.closing)?;
         Ok(self.encode_at(batch))
     }
 
@@ -242,7 +256,8 @@ impl Writer {
             records.push((RecordKind::Audit, entry_plain(&sealed)));
         }
         self.since_head += batch.audit.len() as u64;
-        if self.since_head >= HEAD_EVERY {
+        let turn_ends = batch.audit.iter().any(|draft| matches!(draft.kind, Kind::TurnEnded { .. }));
+        if turn_ends || self.since_head >= HEAD_EVERY {
             self.since_head = 0;
             records.push((RecordKind::Head, head_plain(&self.chain.head(false))));
         }
@@ -331,11 +346,19 @@ impl Writer {
             clean,
         };
         match self.index.checkpoint(&checkpoint) {
-            // Nothing is lost: the journal has it all.
+            // Nothing is lost: the journal has it all. On a full disk it is tried
+            // again, but not with every batch.
+            Err(StoreError::Full) => {
+                self.checkpoint_at = self.overlay_bytes + self.options.checkpoint_bytes;
+                Err(StoreError::Full)
+            }
             Err(error) => Err(self.freeze(error)),
             Ok(()) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
                 self.overlay_bytes = 0;
+                self.checkpoint_at = self.options.checkpoint_bytes;
+                // Given back once there is space again.
+                write_ballast(&*self.options.disk, self.options.ballast_bytes);
                 self.indexed = (self.segment, self.offset, clean);
                 Ok(())
             }
@@ -343,14 +366,22 @@ impl Writer {
     }
 
     /// Seals the segment and goes on in a new one, which is a new epoch.
-    fn rotate(&mut self, needed: usize) -> Result<(), StoreError> {
+    /// On a full disk only with the reserve, and that only when `closing`.
+    fn rotate(&mut self, needed: usize, closing: bool) -> Result<(), StoreError> {
         // After an attempt that failed the head is there already.
         if self.since_head > 0 {
             let head = self.frame_head();
             self.write_out(&head, true)?;
             self.since_head = 0;
         }
-        self.checkpoint(false)?;
+        // The ballast is there for this moment.
+        if let Err(error) = self.checkpoint(false) {
+            if !(closing && matches!(error, StoreError::Full)) {
+                return Err(error);
+            }
+            self.give_up_ballast()?;
+            self.checkpoint(false)?;
+        }
         let (certificate, epoch) = self.chain.prepare_next(random());
         let keys = SegmentKeys::new(epoch.clone(), random());
         let header = segment::Header {
@@ -362,16 +393,16 @@ impl Writer {
         let disk = self.options.disk.clone();
         let name = segment::name(header.number);
         let temporary = format!("{name}{TEMPORARY}");
-        let length = self.options.segment_bytes.max(segment::HEADER + needed + 4 * record_size(HEAD_PLAIN));
+        let least = segment::HEADER + needed + 4 * record_size(HEAD_PLAIN);
+        let mut length = self.options.segment_bytes.max(least);
         let block = header.encode(&self.journal, nonce());
-        let written = write_segment(&*disk, &temporary, &block, length).or_else(|error| match error {
-            // The ballast is there for this moment.
-            StoreError::Full => {
-                disk.remove(BALLAST).map_err(|e| StoreError::io(BALLAST, &e))?;
-                write_segment(&*disk, &temporary, &block, length)
-            }
-            other => Err(other),
-        });
+        let mut written = write_segment(&*disk, &temporary, &block, length);
+        if closing && matches!(written, Err(StoreError::Full)) {
+            self.give_up_ballast()?;
+            // Small: the ballast may be needed for more than one.
+            length = least.max(RESERVE_SEGMENT);
+            written = write_segment(&*disk, &temporary, &block, length);
+        }
         if let Err(error) = written {
             let _ = disk.remove(&temporary);
             return Err(error);
@@ -392,6 +423,10 @@ impl Writer {
         self.durable_to = segment::HEADER;
         self.last_record = 0;
         Ok(())
+    }
+
+    fn give_up_ballast(&self) -> Result<(), StoreError> {
+        self.options.disk.remove(BALLAST).map_err(|e| StoreError::io(BALLAST, &e))
     }
 
     fn frame_head(&mut self) -> Vec<u8> {

@@ -220,7 +220,7 @@ fn the_log_is_verified_exported_and_read_offline() {
     assert!(report.epochs > 2);
     assert_eq!(log.identity().unwrap(), report.identity.unwrap());
     let mut lines = Vec::new();
-    log.export(&mut |l| {
+    log.export(None, &mut |l| {
         lines.push(l.to_owned());
         Ok(())
     })

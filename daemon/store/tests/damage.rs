@@ -149,3 +149,49 @@ fn a_journal_shorter_than_the_index_remembers_is_refused() {
     }
     println!("journal_ends_lost {refused} accepted 0");
 }
+
+/// What cannot be read to its end gets no signature that says it could.
+#[test]
+fn a_damaged_log_is_not_exported_as_a_whole_one() {
+    let (disks, _, end) = sound();
+    let name = files(&disks).into_keys().rfind(|n| n.ends_with(".seg")).unwrap();
+    let bytes = disks.state.content(&name).unwrap();
+    let used = bytes.iter().rposition(|b| *b != 0).unwrap() + 1;
+    let export = |image: &Disks| {
+        let mut lines = Vec::new();
+        let result = AuditLog::new(&image.state, &common::key()).export(Some(end), &mut |line| {
+            lines.push(line.to_owned());
+            Ok(())
+        });
+        // An ordinary head less is no entry less.
+        lines.retain(|line| !line.contains("\"closing\":false"));
+        result.map(|()| lines)
+    };
+    let whole = export(&disks).unwrap();
+    let (mut refused, mut harmless) = (0, 0);
+    let mut check = |changed: Vec<u8>, what: String| {
+        let image = disks.killed();
+        image.state.set_content(&name, Some(changed));
+        match export(&image) {
+            // Bytes that mean nothing were changed, such as those between records.
+            Ok(lines) => {
+                harmless += 1;
+                assert!(lines == whole, "{what}: {} lines of {}", lines.len(), whole.len());
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(matches!(error, StoreError::Damaged { .. }), "{what}: {error}");
+            }
+        }
+    };
+    for at in (STEP..used).step_by(61) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 0x10;
+        check(flipped, format!("byte {at} of {used} changed"));
+        let mut cut = bytes.clone();
+        cut[at..].fill(0);
+        check(cut, format!("cut off at {at} of {used}"));
+    }
+    println!("exports_refused {refused} harmless {harmless}");
+    assert!(refused > 10 * harmless, "{refused} {harmless}");
+}

@@ -37,9 +37,13 @@ fn cut_everywhere(seed: u64, turns: u64, each: u64, without_syncs: bool) -> (u64
         Arc::new(move |n: u64, _: &SimDisk| {
             for k in 0..each {
                 let mut rng = Rng(seed.wrapping_mul(1_000_003) ^ (n << 8) ^ k);
-                let mut image = disks.power_cut(&mut rng);
-                if k % 4 == 3 {
-                    // The start after the cut is cut off as well.
+                // Before some cuts the process was killed, and nothing was lost then.
+                let mut image = match k % 4 {
+                    2 => disks.killed(),
+                    _ => disks.power_cut(&mut rng),
+                };
+                if k % 4 >= 2 {
+                    // The next start is cut off.
                     image.state.freeze_at(1 + rng.below(40));
                     drop(image.open());
                     image = image.power_cut(&mut rng);

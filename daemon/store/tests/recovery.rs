@@ -79,6 +79,88 @@ fn inv_10_a_used_store_without_its_marker_is_not_replaced() {
     assert_eq!(disks.killed().open().unwrap().1.entries, 1);
 }
 
+/// INV-10: whatever a folder holds, creation removes nothing but what a creation
+/// that was cut short left behind.
+#[test]
+fn inv_10_creation_touches_nothing_that_is_not_its_own() {
+    #[track_caller]
+    fn check(disks: &Disks, what: &str) -> StoreError {
+        let image = Disks { marker: SimDisk::default(), ..disks.killed() };
+        let names = image.state.list().unwrap();
+        let before: Vec<_> = names.iter().map(|n| image.state.content(n)).collect();
+        let refused = image.create().expect_err(what);
+        assert_eq!(image.state.list().unwrap(), names, "{what}");
+        assert_eq!(names.iter().map(|n| image.state.content(n)).collect::<Vec<_>>(), before, "{what}");
+        assert!(!image.marked(), "{what}");
+        refused
+    }
+    let fresh = || {
+        let disks = Disks::default();
+        disks.create().unwrap();
+        disks.killed()
+    };
+    for foreign in ["letter.txt", "letter.tmp", "journal.seg", ".hidden", "store.redb.old", "keys2"] {
+        for disks in [Disks::default(), fresh()] {
+            disks.state.set_content(foreign, Some(b"Dear all,".to_vec()));
+            assert!(matches!(check(&disks, foreign), StoreError::NotEmpty(name) if name == foreign));
+        }
+    }
+    // A used store that lost its marker and any one of its files.
+    for turns in [1, 10] {
+        let run = Run::new(Disks::default());
+        run.script(11, turns).unwrap();
+        let whole = run.disks.killed();
+        check(&whole, "nothing else lost");
+        for name in whole.state.list().unwrap() {
+            let disks = whole.killed();
+            disks.state.set_content(&name, None);
+            check(&disks, &format!("{name} lost, {turns} turns"));
+        }
+    }
+    // What was never used may be made again.
+    let unused = Disks { marker: SimDisk::default(), ..fresh() };
+    unused.create().unwrap();
+}
+
+/// An older copy of the index beside a newer journal: its rows are gone with the
+/// keys of the sealed segments, and that is told.
+#[test]
+fn inv_10_an_older_index_is_refused() {
+    let disks = Disks::default();
+    disks.create().unwrap();
+    let (store, _) = disks.open().unwrap();
+    let row =
+        |n| Write { table: Table::History, partition: b"x".to_vec(), ordinal: n, value: Some(vec![7; 900]) };
+    let mut copies = Vec::new();
+    for n in 0..60 {
+        store.commit_blocking(Batch::new().put([row(n)])).unwrap();
+        if n % 10 == 5 {
+            store.checkpoint_blocking().unwrap();
+            copies.push((store.figures().segment, disks.state.content("store.redb").unwrap()));
+        }
+    }
+    let last = store.figures().segment;
+    store.close_blocking().unwrap();
+    assert!(last > 2, "the journal rotated");
+    let older: Vec<_> = copies.into_iter().filter(|(segment, _)| *segment < last).collect();
+    let mut refused = 0;
+    for (segment, copy) in older {
+        let image = disks.killed();
+        image.state.set_content("store.redb", Some(copy));
+        match image.open() {
+            Err(StoreError::Damaged { what, .. }) if what.contains("older copy") => refused += 1,
+            Err(error) => panic!("from segment {segment} of {last}: {error}"),
+            // It was copied right before a rotation, and the journal has the rest.
+            Ok((store, _)) => {
+                let whole = (0..60).all(|n| store.get(Table::History, b"x", n).unwrap().is_some());
+                assert!(whole, "from segment {segment} of {last}: rows are gone");
+            }
+        }
+    }
+    assert!(refused > 2, "only {refused} were refused");
+    assert!(disks.killed().open().is_ok());
+}
+
 #[test]
 fn a_log_without_its_beginning_is_refused() {
     let disks = Disks::default();
@@ -146,6 +228,52 @@ fn a_full_disk_is_told_as_such_and_the_store_goes_on_when_there_is_room() {
     store.close_blocking().unwrap();
     let report = AuditLog::new(&full.disk, &key()).verify(None, None).unwrap();
     assert_eq!((report.entries, report.finding), (written + 1, None));
+}
+
+/// A disk that cannot grow: ends are still recorded, reads go on, and everything
+/// goes on once there is room.
+#[test]
+fn on_a_full_disk_ends_are_recorded_from_the_reserve() {
+    let disks = Disks::default();
+    let options = Options { ballast_bytes: 192 * 1024, ..disks.options() };
+    disks.create().unwrap();
+    let (store, _) = Store::open(options.clone(), &key()).unwrap();
+    let ballast = || disks.state.content("ballast").map_or(0, |bytes| bytes.len());
+    assert_eq!(ballast(), options.ballast_bytes);
+    disks.state.set_capacity(Some(disks.state.used()));
+    let row =
+        |n| Write { table: Table::History, partition: b"x".to_vec(), ordinal: n, value: Some(vec![7; 900]) };
+    let mut rows = 0;
+    let refused = loop {
+        match store.commit_blocking(Batch::new().put([row(rows)])) {
+            Ok(()) => rows += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, StoreError::Full), "{refused}");
+    assert_eq!(ballast(), options.ballast_bytes, "the reserve is not for this");
+    let mut ends = 0;
+    while store.commit_blocking(note("end").closing()).is_ok() {
+        ends += 1;
+        assert!(ends < 10_000);
+    }
+    println!("full_disk rows {rows} ends {ends}");
+    assert!(ends > 100, "only {ends} ends fit the reserve");
+    assert_eq!(ballast(), 0);
+    let again = store.commit_blocking(Batch::new().put([row(rows)]));
+    assert!(matches!(again, Err(StoreError::Full)), "{again:?}");
+    for n in 0..rows {
+        assert!(store.get(Table::History, b"x", n).unwrap().is_some(), "row {n} is read");
+    }
+    disks.state.set_capacity(None);
+    store.commit_blocking(Batch::new().put([row(rows)])).unwrap();
+    store.checkpoint_blocking().unwrap();
+    assert_eq!(ballast(), options.ballast_bytes, "given back");
+    store.close_blocking().unwrap();
+    let (store, _) = disks.killed().open().unwrap();
+    assert!((0..=rows).all(|n| store.get(Table::History, b"x", n).unwrap().is_some()));
+    let report = AuditLog::new(&disks.state, &key()).verify(None, None).unwrap();
+    assert_eq!((report.entries, report.finding), (ends, None));
 }
 
 #[test]

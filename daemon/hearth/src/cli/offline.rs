@@ -150,14 +150,21 @@ pub(crate) fn verify_store(
 ) -> Result<Exit, Failure> {
     let (identity, noted) = expectations(identity, head)?;
     with_log(settings, |log| {
-        // Who has the store open knows the head; else its index remembers one.
-        let head = match (noted, log.remembered()?) {
-            (Some(noted), _) => Some(noted),
-            (None, Some(remembered)) => Some(remembered),
-            (None, None) => online::head(settings)?,
+        let head = match noted {
+            Some(noted) => Some(noted),
+            None => known_head(settings, log)?,
         };
         conclude(&log.verify(identity, head)?, "The audit log")
     })
+}
+
+/// Where the log ends, as far as anyone here knows: who has the store open knows
+/// it, else its index remembers it.
+fn known_head(settings: &Settings, log: &AuditLog<'_>) -> Result<Option<Remembered>, Failure> {
+    match log.remembered()? {
+        Some(remembered) => Ok(Some(remembered)),
+        None => online::head(settings),
+    }
 }
 
 /// `hearth audit export`
@@ -170,16 +177,17 @@ pub(crate) fn export(settings: &Settings, file: &Path) -> Result<Exit, Failure> 
         )
     };
     with_log(settings, |log| {
+        let head = known_head(settings, log)?;
         if file == Path::new("-") {
             let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
-            log.export(&mut |line| writeln!(stdout, "{line}"))?;
+            log.export(head, &mut |line| writeln!(stdout, "{line}"))?;
             stdout.flush().map_err(failed)?;
             return Ok(Exit::Done);
         }
         let opened =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map_err(failed)?;
         let mut writer = std::io::BufWriter::new(opened);
-        log.export(&mut |line| writeln!(writer, "{line}"))?;
+        log.export(head, &mut |line| writeln!(writer, "{line}"))?;
         writer.flush().and_then(|()| writer.get_ref().sync_all()).map_err(failed)?;
         out(&format!(
             "Exported to {}. Anyone can verify it: hearth audit verify {}\n",

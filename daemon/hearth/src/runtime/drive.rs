@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hearth_audit::Kind;
 use hearth_contract::ChannelEvent;
 use hearth_models::{ChatOptions, Models};
 use hearth_scope::TrustTier;
@@ -163,6 +164,8 @@ impl Driver<'_> {
                     Command::Record { entries, durable } => {
                         let mut batch = Batch::new();
                         batch.audit = entries;
+                        batch.closing =
+                            batch.audit.iter().all(|draft| matches!(draft.kind, Kind::ToolOutcome { .. }));
                         if durable {
                             if !std::mem::replace(&mut acting, true) {
                                 batch = rows.acting(batch);
@@ -195,7 +198,7 @@ impl Driver<'_> {
                     Command::Finish { entries, outcome, exchange } => {
                         let mut batch = Batch::new();
                         batch.audit = entries;
-                        let batch = rows.ended(batch, &outcome, exchange);
+                        let batch = rows.ended(batch, &outcome, exchange).closing();
                         self.shared.store.commit(batch).await?;
                         return Ok(outcome);
                     }
@@ -244,8 +247,8 @@ impl Driver<'_> {
             run.spawn(async move { tools.run(grant, call, &ctx).await });
             let outcome = match tokio::time::timeout(timeout + GRACE, run.join_next()).await {
                 Ok(Some(Ok(outcome))) => outcome,
-                Ok(_) => ToolOutcome::Failed(ToolError::Failed("the tool crashed".to_owned())),
-                Err(_) => ToolOutcome::Failed(ToolError::TimedOut(timeout)),
+                // It crashed, or did not keep its own deadline: what it did is not known.
+                Ok(_) | Err(_) => ToolOutcome::Failed(ToolError::Unfinished(timeout)),
             };
             Input::ToolDone { call: id, outcome, duration: began.elapsed() }
         });

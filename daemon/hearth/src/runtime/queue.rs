@@ -140,7 +140,7 @@ impl Desk {
             tool_calls: 0,
             duration_ms: 0,
         };
-        let batch = closed(Batch::new().audit(ended), row, &outcome);
+        let batch = closed(Batch::new().audit(ended), row, &outcome).closing();
         let Err(error) = self.store().commit(batch).await else { return outcome };
         log::error!("the end of a turn could not be recorded: {error}");
         let outcome = match outcome {

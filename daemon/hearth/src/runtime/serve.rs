@@ -124,7 +124,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     stop.cancel();
     let _ = tokio::time::timeout(settings.limits.shutdown_s, console.join_next()).await;
     drop(background);
-    store.commit(Batch::new().audit(Kind::Shutdown { reason: reason.to_owned() })).await?;
+    store.commit(Batch::new().audit(Kind::Shutdown { reason: reason.to_owned() }).closing()).await?;
     store.close().await?;
     Ok(())
 }

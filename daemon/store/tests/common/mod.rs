@@ -389,5 +389,5 @@ pub(crate) fn hush_redb() {
 /// A batch with one entry, for tests that only need something to write.
 pub(crate) fn note(text: &str) -> Batch {
     let kind = Kind::Shutdown { reason: text.to_owned() };
-    Batch { audit: vec![Draft::new(kind)], writes: Vec::new() }
+    Batch { audit: vec![Draft::new(kind)], ..Batch::default() }
 }
