@@ -14,28 +14,10 @@ pub(crate) fn closest<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a 
     };
     candidates
         .into_iter()
-        .map(|candidate| (distance(&wrong.to_lowercase(), &candidate.to_lowercase()), candidate))
+        .map(|candidate| (strsim::osa_distance(&wrong.to_lowercase(), &candidate.to_lowercase()), candidate))
         .filter(|(edits, _)| *edits <= allowed)
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
-}
-
-/// Insertions, deletions, replacements and swaps of neighbours.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let (mut older, mut old) = (vec![0; b.len() + 1], (0..=b.len()).collect::<Vec<_>>());
-    for i in 1..=a.len() {
-        let mut row = vec![i; b.len() + 1];
-        for j in 1..=b.len() {
-            let replaced = old[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            row[j] = replaced.min(old[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(older[j - 2] + 1);
-            }
-        }
-        older = std::mem::replace(&mut old, row);
-    }
-    old[b.len()]
 }
 
 #[cfg(test)]

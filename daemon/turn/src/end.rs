@@ -7,6 +7,7 @@ use hearth_scope::CallId;
 
 use crate::answer;
 use crate::event::StreamEvent;
+use crate::identifier;
 use crate::message::ChatMessage;
 use crate::outcome::TurnOutcome;
 use crate::turn::{Command, Phase, Turn, millis};
@@ -22,7 +23,10 @@ impl Turn {
     }
 
     pub(crate) fn complete(&mut self, text: &str, out: &mut Vec<Command>) {
-        let shown = answer::finish(text, self.acted);
+        let mut shown = answer::finish(text, self.acted);
+        if let Some((said, meant)) = identifier::altered(text, &self.exchange.messages) {
+            shown.push_str(&format!("\n\n(Check \"{said}\": the tool said \"{meant}\".)"));
+        }
         if let Some(note) = shown.strip_prefix(text.trim()).filter(|n| !n.is_empty()) {
             out.push(Command::Emit(StreamEvent::Text { text: note.to_owned() }));
         }

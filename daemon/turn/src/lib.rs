@@ -11,6 +11,7 @@ mod calls;
 mod capture;
 mod end;
 pub mod event;
+mod identifier;
 pub mod limits;
 pub mod message;
 pub mod model;
