@@ -1,6 +1,7 @@
 //! `fs.read`, `fs.list`, `fs.metadata`, `fs.write` and `fs.delete`.
 
 mod roots;
+mod sensitive;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt;

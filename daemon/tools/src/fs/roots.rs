@@ -13,6 +13,7 @@ use hearth_turn::ToolError;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
+use crate::fs::sensitive::sensitive;
 use crate::port::Label;
 
 /// Longest path, in bytes.
@@ -122,6 +123,7 @@ impl Roots {
     }
 
     /// Makes a path canonical and finds its root, without touching the disk.
+    /// Refused where it holds keys or makes something run, whatever its root says.
     pub(crate) fn locate(&self, path: &str) -> Result<Target, ToolError> {
         if path.len() > PATH_MAX {
             return Err(ToolError::InvalidArguments(format!("path is longer than {PATH_MAX} bytes")));
@@ -155,6 +157,9 @@ impl Roots {
             (base, "") => base.to_owned(),
             (base, inner) => format!("{base}/{inner}"),
         };
+        if let Some(why) = sensitive(&path) {
+            return Err(ToolError::Refused(format!("{path} {}", why.reason())));
+        }
         Ok(Target { root, inner: inner.to_owned(), path, label: *label })
     }
 
