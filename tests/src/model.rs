@@ -105,6 +105,7 @@ fn serve(
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut out = stream;
+    out.set_nodelay(true)?;
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
@@ -146,13 +147,18 @@ fn serve(
             respond(&mut out, *status, body)?;
             continue;
         }
-        out.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")?;
+        out.write_all(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+        )?;
         let done = stream_reply(&mut out, &reply);
         busy_ns.fetch_add(u64::try_from(arrived.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::SeqCst);
         if done.is_err() {
             gone.fetch_add(1, Ordering::SeqCst);
         }
-        return done;
+        // As real servers do, the connection is kept for the next request.
+        if !done? {
+            return Ok(());
+        }
     }
 }
 
@@ -165,11 +171,17 @@ fn respond(out: &mut TcpStream, status: u16, body: &Value) -> std::io::Result<()
     )
 }
 
-fn stream_reply(out: &mut TcpStream, reply: &Reply) -> std::io::Result<()> {
+/// One chunk of a chunked body.
+fn chunk(out: &mut TcpStream, data: &str) -> std::io::Result<()> {
+    out.write_all(format!("{:x}\r\n{data}\r\n", data.len()).as_bytes())
+}
+
+/// True when the body was written to its end.
+fn stream_reply(out: &mut TcpStream, reply: &Reply) -> std::io::Result<bool> {
     let mut delta = |delta: Value, finish: Option<&str>| {
-        let chunk = json!({"id": "x", "object": "chat.completion.chunk", "model": "scripted",
+        let event = json!({"id": "x", "object": "chat.completion.chunk", "model": "scripted",
             "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
-        write!(out, "data: {chunk}\n\n").and_then(|()| out.flush())
+        chunk(out, &format!("data: {event}\n\n"))
     };
     let words = |text: &str| text.split_inclusive(' ').map(str::to_owned).collect::<Vec<_>>();
     delta(json!({"role": "assistant", "content": null}), None)?;
@@ -193,19 +205,19 @@ fn stream_reply(out: &mut TcpStream, reply: &Reply) -> std::io::Result<()> {
                 delta(json!({"content": word}), None)?;
             }
             if matches!(reply, Reply::Cut(_)) {
-                return Ok(());
+                return Ok(false);
             }
             // Keeps the connection as a slow server would; ends when the client leaves.
             loop {
                 std::thread::sleep(Duration::from_millis(20));
-                out.write_all(b":\n\n")?;
-                out.flush()?;
+                chunk(out, ":\n\n")?;
             }
         }
         Reply::Status(..) => {}
     }
     let usage = json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15});
     let last = json!({"id": "x", "object": "chat.completion.chunk", "model": "scripted", "choices": [], "usage": usage});
-    write!(out, "data: {last}\n\ndata: [DONE]\n\n")?;
-    out.flush()
+    chunk(out, &format!("data: {last}\n\ndata: [DONE]\n\n"))?;
+    out.write_all(b"0\r\n\r\n")?;
+    Ok(true)
 }
