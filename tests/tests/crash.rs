@@ -148,8 +148,11 @@ impl Tool for Count {
         let mut world = self.outside.world();
         *world.effects.entry(what).or_default() += 1;
         world.calls.insert((ctx.turn.0, call));
-        let outcome =
-            ToolOutcome::Completed { output: json!({"ok": true}), verified: Verification::Verified };
+        let outcome = ToolOutcome::Completed {
+            output: json!({"ok": true}),
+            verified: Verification::Verified,
+            label: hearth_scope::Label::NEUTRAL,
+        };
         Box::pin(std::future::ready(outcome))
     }
 }

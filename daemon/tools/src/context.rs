@@ -1,6 +1,6 @@
 //! What a tool knows of the turn that called it.
 
-use hearth_scope::{CapabilitySet, TrustTier};
+use hearth_scope::{CapabilitySet, Label, TrustTier};
 use hearth_turn::{SessionId, TurnId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,9 +17,9 @@ pub struct ToolContext {
     /// What the turn holds. Only for targets that appear while a call runs (a
     /// redirect): the target in the arguments was checked by the gate.
     pub held: CapabilitySet,
-    /// True when the turn has already read text from outside of the household.
-    /// What such a turn writes to memory is labelled [`crate::Label::World`].
-    pub tainted: bool,
+    /// Everything that the turn has read so far. What a tainted turn writes to
+    /// memory is labelled as written by anyone.
+    pub label: Label,
     /// A random string, new in each turn, that fences text from outside.
     pub fence: String,
     /// Cancelled when the person stops the turn.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearth_scope::{EffectClass, Scope};
+use hearth_scope::{EffectClass, Label, Scope};
 use hearth_turn::ToolError;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::context::ToolContext;
 use crate::port::{AuditPort, ConfigPort, Setting};
 use crate::text::RESULT_MAX;
-use crate::tool::{Done, Meta, Reach, Typed, scope};
+use crate::tool::{Done, Meta, PRIVATE, Reach, Typed, scope};
 
 /// Most entries of one answer, and how many when the call does not say.
 const ENTRIES_MAX: usize = 100;
@@ -63,7 +63,8 @@ impl Typed for Audit {
         if entries.len() < all.len() {
             output["left_out"] = (all.len() - entries.len()).into();
         }
-        Ok(Done::read(output))
+        // Subjects may quote what a model made of text from outside.
+        Ok(Done::read(output, Label::UNKNOWN))
     }
 }
 
@@ -100,11 +101,11 @@ impl Typed for Config {
             Some(Setting::Value(value)) if value.to_string().len() > RESULT_MAX - 1024 => {
                 Err(ToolError::Limit(format!("setting {key} is too long to show")))
             }
-            Some(Setting::Value(value)) => Ok(Done::read(json!({ "key": key, "value": value }))),
+            Some(Setting::Value(value)) => Ok(Done::read(json!({ "key": key, "value": value }), PRIVATE)),
             Some(Setting::Secret { set }) => {
                 let note =
                     if set { "a secret; it is set and is not shown" } else { "a secret; it is not set" };
-                Ok(Done::read(json!({ "key": key, "note": note })))
+                Ok(Done::read(json!({ "key": key, "note": note }), PRIVATE))
             }
         }
     }

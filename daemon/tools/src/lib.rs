@@ -26,7 +26,7 @@ pub use context::ToolContext;
 pub use fs::{Root, RootError, Roots};
 pub use net::{FetchPort, Page};
 pub use port::{
-    AuditPort, BoxFuture, Clock, ConfigPort, Label, MemoryEntry, MemoryPort, NewMemory, Reading, Setting,
+    AuditPort, BoxFuture, Clock, ConfigPort, MemoryEntry, MemoryPort, NewMemory, Reading, Setting,
 };
 pub use registry::{Builder, Registry};
 pub use shell::{ProgramLimits, Shell};

@@ -3,27 +3,15 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use hearth_scope::Integrity;
 use hearth_turn::{ToolError, TurnId};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulid::Ulid;
 
 /// A future that can cross threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Who could have written a piece of text, most trusted first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Label {
-    /// Typed by the owner.
-    Owner,
-    /// Written by the daemon in a turn that read nothing from outside.
-    Household,
-    /// Anyone: web pages, messages, names of devices, files from outside.
-    World,
-}
 
 /// What the clock says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +38,7 @@ pub struct NewMemory {
     /// A short heading, at most 64 bytes.
     pub topic: Option<String>,
     /// Who could have written it.
-    pub label: Label,
+    pub label: Integrity,
     /// Where it comes from, in words.
     pub source: String,
     /// The turn that wrote it.
@@ -67,7 +55,7 @@ pub struct MemoryEntry {
     /// Heading.
     pub topic: Option<String>,
     /// Who could have written it.
-    pub label: Label,
+    pub label: Integrity,
     /// Where it comes from, in words.
     pub source: String,
     /// Milliseconds since 1970 (UTC), or `None` when the clock was not set.

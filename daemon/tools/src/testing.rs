@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hearth_scope::{CallId, CapabilitySet, Decision, Scope, ToolName, TrustTier};
+use hearth_scope::{CallId, CapabilitySet, Decision, Integrity, Scope, ToolName, TrustTier};
 use hearth_turn::{SessionId, ToolCall, ToolError, ToolOutcome, TurnId, Verification};
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
-use crate::{BoxFuture, Clock, Label, MemoryEntry, MemoryPort, NewMemory, Reading, Registry, ToolContext};
+use crate::{BoxFuture, Clock, MemoryEntry, MemoryPort, NewMemory, Reading, Registry, ToolContext};
 
 /// A clock that stands still.
 pub(crate) struct FixedClock(pub(crate) &'static str, pub(crate) bool);
@@ -42,7 +42,7 @@ pub(crate) struct FakeMemory {
 
 impl FakeMemory {
     /// Adds an entry; `topic` may be empty.
-    pub(crate) fn seed(&self, topic: &str, text: &str, label: Label) -> Ulid {
+    pub(crate) fn seed(&self, topic: &str, text: &str, label: Integrity) -> Ulid {
         let mut entries = self.entries.lock().unwrap();
         let id = Ulid(entries.len() as u128 + 1);
         entries.push(MemoryEntry {
@@ -95,7 +95,7 @@ pub(crate) fn context() -> ToolContext {
         session: SessionId(Ulid(8)),
         tier: TrustTier::Trusted,
         held: CapabilitySet::empty(),
-        tainted: false,
+        label: hearth_scope::Label::NEUTRAL,
         fence: "K7Q2".into(),
         cancel: CancellationToken::new(),
         deadline: Instant::now() + Duration::from_secs(600),
@@ -128,7 +128,7 @@ pub(crate) async fn call(registry: &Registry, ctx: &ToolContext, tool: &str, arg
 /// The output of a call that has to work.
 pub(crate) fn output(outcome: ToolOutcome) -> (Value, Verification) {
     match outcome {
-        ToolOutcome::Completed { output, verified } => (output, verified),
+        ToolOutcome::Completed { output, verified, .. } => (output, verified),
         other => panic!("{other:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearth_scope::{EffectClass, Scope};
+use hearth_scope::{EffectClass, Label, Scope};
 use hearth_turn::ToolError;
 use serde::Deserialize;
 use serde_json::json;
@@ -49,7 +49,7 @@ impl Typed for Now {
         if !reading.synchronised {
             output["note"] = "the clock has not been set since the start and may be wrong".into();
         }
-        Ok(Done::read(output))
+        Ok(Done::read(output, Label::NEUTRAL))
     }
 }
 

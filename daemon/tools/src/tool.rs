@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use hearth_scope::{CapabilitySet, EffectClass, Grant, Need, Scope, ToolName};
+use hearth_scope::{CapabilitySet, EffectClass, Exposure, Grant, Integrity, Label, Need, Scope, ToolName};
 use hearth_turn::{ToolError, ToolOutcome, ToolSpec, Verification};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -61,24 +61,29 @@ pub(crate) struct Meta {
 pub(crate) struct Done {
     output: Value,
     verified: Verification,
+    label: Label,
 }
 
 impl Done {
-    /// A result without an effect.
-    pub(crate) fn read(output: Value) -> Self {
-        Self { output, verified: Verification::NotApplicable }
+    /// A result without an effect, and who could have written what is in it.
+    pub(crate) fn read(output: Value, label: Label) -> Self {
+        Self { output, verified: Verification::NotApplicable, label }
     }
 
-    /// An effect that was looked at afterwards and is there.
+    /// An effect that was looked at afterwards and is there. The result is made
+    /// of our own words and of what the call itself said.
     pub(crate) fn verified(output: Value) -> Self {
-        Self { output, verified: Verification::Verified }
+        Self { output, verified: Verification::Verified, label: PRIVATE }
     }
 
-    /// An effect that was not looked at.
-    pub(crate) fn unverified(output: Value) -> Self {
-        Self { output, verified: Verification::Unverified }
+    /// An effect that was not looked at, and what came back from it.
+    pub(crate) fn unverified(output: Value, label: Label) -> Self {
+        Self { output, verified: Verification::Unverified, label }
     }
 }
+
+/// Our own words about the home.
+pub(crate) const PRIVATE: Label = Label::new(Integrity::Owner, Exposure::Home);
 
 /// A tool with typed arguments.
 pub(crate) trait Typed: Send + Sync + 'static {
@@ -150,7 +155,7 @@ impl<T: Typed> Tool for Adapter<T> {
             let limit = ctx.deadline.min(Instant::now() + self.spec.timeout);
             let work = async { self.tool.call(Self::parse(args)?, ctx).await };
             match guarded(work, self.spec.effect, limit, ctx).await {
-                Ok(Done { output, verified }) => ToolOutcome::Completed { output, verified },
+                Ok(Done { output, verified, label }) => ToolOutcome::Completed { output, verified, label },
                 Err(error) => ToolOutcome::Failed(error),
             }
         })

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hearth_audit::{Draft, Kind};
-use hearth_scope::{CallId, Decision, Grant, Need};
+use hearth_scope::{CallId, Decision, EffectClass, Grant, Label, Need};
 
 use crate::batch::{Answer, Batch, RawCall, Ready, Verdict};
 use crate::event::StreamEvent;
@@ -123,7 +123,7 @@ impl Turn {
             subject: ready.need.subject.clone(),
         }));
         let timeout = ready.timeout.min(left);
-        out.push(Command::Run { grant, call: ready.call, timeout });
+        out.push(Command::Run { grant, call: ready.call, timeout, label: self.exchange.label });
     }
 
     pub(crate) fn on_recorded(&mut self, out: &mut Vec<Command>) {
@@ -170,7 +170,8 @@ impl Turn {
         out.push(Command::Record { entries, durable: false });
         let tool = ready.call.name.to_string();
         match outcome {
-            ToolOutcome::Completed { output, verified } => {
+            ToolOutcome::Completed { output, verified, label } => {
+                self.read(label);
                 // A fetch leaves the box, and yet there is no effect to see.
                 let effect = verified != Verification::NotApplicable;
                 self.acted |= effect && !ready.need.effect.is_read_only();
@@ -192,6 +193,10 @@ impl Turn {
             }
             ToolOutcome::RequiresEscalation { reason } => return self.escalate(id, reason, out),
             ToolOutcome::Failed(error) => {
+                // The words of an error may come from the other side.
+                if matches!(ready.need.effect, EffectClass::Send | EffectClass::Destroy) {
+                    self.read(Label::UNKNOWN);
+                }
                 let (verified, advice) = match error {
                     ToolError::Unfinished(_) => {
                         self.acted = true;
@@ -204,6 +209,11 @@ impl Turn {
             }
         }
         self.advance(out);
+    }
+
+    /// Notes what the turn has read. Within a turn the label only gets worse.
+    fn read(&mut self, label: Label) {
+        self.exchange.label = self.exchange.label.join(label);
     }
 
     /// True exactly when this is the third failure of one tool in a row.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use hearth_scope::Label;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use ulid::Ulid;
@@ -94,4 +95,7 @@ pub enum ChatMessage {
 pub struct Exchange {
     /// Begins with a user message.
     pub messages: Vec<ChatMessage>,
+    /// Everything that was read for it. Reading it again is reading that.
+    #[serde(default)]
+    pub label: Label,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hearth_scope::{CallId, EffectClass, Scope, ToolName};
+use hearth_scope::{CallId, EffectClass, Label, Scope, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -85,6 +85,8 @@ pub enum ToolOutcome {
         output: Value,
         /// Whether the effect was seen.
         verified: Verification,
+        /// Who could have written what is in the output.
+        label: Label,
     },
     /// The gate refused it.
     Denied {

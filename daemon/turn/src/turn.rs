@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use hearth_audit::{Draft, Kind};
-use hearth_scope::{CallId, Effective, Grant, Need};
+use hearth_scope::{CallId, Effective, Grant, Label, Need};
 
 use crate::batch::{Batch, RawCall};
 use crate::breaker::Breaker;
@@ -109,6 +109,8 @@ pub enum Command {
         call: ToolCall,
         /// Kill the tool after this time.
         timeout: Duration,
+        /// Everything that the turn has read so far.
+        label: Label,
     },
     /// Tell the channel.
     Emit(StreamEvent),
@@ -173,10 +175,13 @@ impl Turn {
         let remember = capture::remember(&start.text)
             .filter(|_| start.offered.iter().any(|t| t.name.as_str() == "memory.write"))
             .map(str::to_owned);
+        // What was read before is read again.
+        let said = Label::said_by(start.effective.tier());
+        let label = start.history.iter().map(|exchange| exchange.label).chain([said]).collect();
         let mut turn = Self {
             start,
             phase: Phase::Done,
-            exchange: Exchange { messages: vec![user] },
+            exchange: Exchange { messages: vec![user], label },
             step: 0,
             next_call: 1,
             ran: 0,

@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hearth_audit::Kind;
-use hearth_scope::{CallId, CapabilitySet, EffectClass, Need, Scope, ToolName, TrustTier};
+use hearth_scope::{
+    CallId, CapabilitySet, EffectClass, Exposure, Integrity, Label, Need, Scope, ToolName, TrustTier,
+};
 use hearth_turn::{
     ChatMessage, Command, Exchange, Input, Limits, ModelEvent, ModelFailure, ModelRequest, SessionId, Start,
     StopReason, StreamEvent, ToolError, ToolOutcome, ToolSpec, Turn, TurnId, TurnOutcome, Usage,
@@ -84,6 +86,8 @@ struct Log {
     audit: Vec<String>,
     events: Vec<StreamEvent>,
     syncs: usize,
+    /// What the turn had read when each call ran.
+    labels: Vec<Label>,
     /// In the order of happening: `intent 1`, `sync`, `run 1`, `outcome 1`, ...
     order: Vec<String>,
     finished: Vec<(TurnOutcome, Exchange)>,
@@ -177,7 +181,8 @@ fn drive(start: Start, mut world: World) -> Log {
                     };
                     inputs.push_back(Input::Checked { call: call.id, need });
                 }
-                Command::Run { grant, call, timeout } => {
+                Command::Run { grant, call, timeout, label } => {
+                    log.labels.push(label);
                     assert_eq!((grant.call(), grant.tool()), (call.id, &call.name));
                     log.order.push(format!("run {}", call.name));
                     log.ran.push(call.name.to_string());
@@ -232,7 +237,7 @@ fn drive(start: Start, mut world: World) -> Log {
 }
 
 fn ok(verified: Verification) -> ToolFn {
-    Box::new(move |_, _| ToolOutcome::Completed { output: json!("result"), verified })
+    Box::new(move |_, _| ToolOutcome::Completed { output: json!("result"), verified, label: Label::NEUTRAL })
 }
 
 fn world(says: Vec<Say>) -> World {
@@ -466,7 +471,11 @@ fn failures_of_every_kind_count() {
         let mut w = world(says.into_iter().chain([Say::Text("So.")]).collect());
         w.tool = Box::new(|_, args| match args.get("fail") {
             Some(_) => ToolOutcome::Failed(ToolError::Failed("no".repeat(50_000))),
-            None => ToolOutcome::Completed { output: json!("x"), verified: Verification::Verified },
+            None => ToolOutcome::Completed {
+                output: json!("x"),
+                verified: Verification::Verified,
+                label: Label::NEUTRAL,
+            },
         });
         let log = drive(start("x", TrustTier::SemiTrusted), w);
         let results: Vec<_> = log.requests[log.requests.len() - 1]
@@ -583,6 +592,7 @@ fn an_overflow_drops_the_oldest_half_and_tries_again() {
             ChatMessage::User { text: n.to_string() },
             ChatMessage::Assistant { text: "ok".into(), calls: vec![] },
         ],
+        label: Label::NEUTRAL,
     };
     s.history = (0..4).map(old).collect();
     let overflow = ModelFailure::ContextOverflow { prompt_tokens: 9000, context_tokens: 4096 };
@@ -634,7 +644,7 @@ fn inv_8_only_what_changes_something_is_an_action() {
     use EffectClass::{Actuate, Destroy, Persist, PrivateRead, Read, Send};
     use Verification::{NotApplicable, Unverified, Verified};
     for verified in [Verified, Unverified, NotApplicable] {
-        let done = || ToolOutcome::Completed { output: json!("x"), verified };
+        let done = || ToolOutcome::Completed { output: json!("x"), verified, label: Label::NEUTRAL };
         for effect in [Read, PrivateRead] {
             check(effect, done(), false);
         }
@@ -726,10 +736,69 @@ fn long_results_are_cut_with_a_mark() {
     w.tool = Box::new(|_, _| ToolOutcome::Completed {
         output: json!("ü".repeat(50_000)),
         verified: Verification::NotApplicable,
+        label: Label::NEUTRAL,
     });
     let log = drive(trusted("x"), w);
     let Some(ChatMessage::Tool { text, .. }) = log.requests[1].messages.last() else { panic!() };
     assert!(text.len() <= 64 * 1024 && text.ends_with("bytes in all, cut here]"));
+}
+
+/// INV-17: what was read before, in the history too, counts for every later call
+/// and for whatever the turn leaves behind.
+#[test]
+fn inv_17_the_label_of_a_turn_only_gets_worse() {
+    const HOME: Label = Label::new(Integrity::Owner, Exposure::Home);
+    const HOUSE: Label = Label::new(Integrity::Household, Exposure::Home);
+    const KEY: Label = Label::new(Integrity::Owner, Exposure::Secret);
+    const BOTH: Label = Label::new(Integrity::World, Exposure::Secret);
+    const WORLD: Label = Label::UNKNOWN;
+    /// Three calls whose results have these labels; then the label at each call,
+    /// and of the exchange that is kept.
+    #[track_caller]
+    fn check(tier: TrustTier, history: &[Label], results: [Label; 3], seen: [Label; 3], kept: Label) {
+        let mut s = start("x", tier);
+        let messages = || vec![ChatMessage::User { text: "y".into() }];
+        s.history = history.iter().map(|label| Exchange { messages: messages(), label: *label }).collect();
+        let call = |n: u8| Say::Call("time.now", json!({"n": n}));
+        let mut w = world(vec![call(1), call(2), call(3), Say::Text("So.")]);
+        w.tool = Box::new(move |_, arguments| ToolOutcome::Completed {
+            output: json!("x"),
+            verified: Verification::NotApplicable,
+            label: results[arguments["n"].as_u64().unwrap() as usize - 1],
+        });
+        let log = drive(s, w);
+        assert_eq!((log.labels.as_slice(), log.finished[0].1.label), (&seen[..], kept));
+        for pair in log.labels.windows(2) {
+            assert_eq!(pair[0].join(pair[1]), pair[1], "never better than before");
+        }
+    }
+    let n = Label::NEUTRAL;
+    let trusted = TrustTier::Trusted;
+    check(trusted, &[], [n, n, n], [HOME, HOME, HOME], HOME);
+    check(trusted, &[], [n, WORLD, n], [HOME, HOME, WORLD], WORLD);
+    check(trusted, &[], [WORLD, n, n], [HOME, WORLD, WORLD], WORLD);
+    check(trusted, &[], [HOUSE, KEY, n], [HOME, HOUSE, HOUSE.join(KEY)], HOUSE.join(KEY));
+    check(trusted, &[], [n, n, WORLD], [HOME, HOME, HOME], WORLD);
+    check(trusted, &[HOME, WORLD, HOME], [n, n, n], [WORLD, WORLD, WORLD], WORLD);
+    check(trusted, &[HOUSE], [n, WORLD, KEY], [HOUSE, HOUSE, WORLD], BOTH);
+    check(TrustTier::SemiTrusted, &[], [n, n, n], [HOME, HOME, HOME], HOME);
+    let stranger = drive(start("x", TrustTier::Untrusted), world(vec![Say::Text("So.")]));
+    assert_eq!(stranger.finished[0].1.label, WORLD);
+}
+
+/// INV-17: what a fetch or a program says when it fails may be theirs as well.
+#[test]
+fn inv_17_errors_from_outside_taint() {
+    #[track_caller]
+    fn check(tool: &'static str, tainted: bool) {
+        let mut w = world(vec![Say::Call(tool, json!({})), Say::Text("So.")]);
+        w.tool = Box::new(|_, _| ToolOutcome::Failed(ToolError::Failed("their words".into())));
+        let log = drive(trusted("x"), w);
+        assert_eq!(log.finished[0].1.label.is_tainted(), tainted, "{tool}");
+    }
+    check("shell.exec", true);
+    check("fs.write", false);
+    check("time.now", false);
 }
 
 mod walks {
@@ -772,10 +841,10 @@ mod walks {
         ) {
             let mut w = world(says.into_iter().chain((0..40).map(|_| Say::Text("End."))).collect());
             w.tool = Box::new(move |name, _| match (outcome, name) {
-                (0, _) => ToolOutcome::Completed { output: json!({"count": 1}), verified: Verification::Unverified },
+                (0, _) => ToolOutcome::Completed { output: json!({"count": 1}), verified: Verification::Unverified, label: Label::NEUTRAL },
                 (1, _) => ToolOutcome::Failed(ToolError::Failed("no".into())),
                 (2, "fs.write") => ToolOutcome::RequiresEscalation { reason: "ask".into() },
-                _ => ToolOutcome::Completed { output: json!("x"), verified: Verification::Verified },
+                _ => ToolOutcome::Completed { output: json!("x"), verified: Verification::Verified, label: Label::NEUTRAL },
             });
             w.cancel_when = match cancel {
                 Some(0) => Some(|l| l.requests.len() == 2),
@@ -826,6 +895,7 @@ fn inv_1_nothing_that_is_said_raises_the_trust_of_a_turn() {
     w.tool = Box::new(move |_, _| ToolOutcome::Completed {
         output: json!(poison),
         verified: Verification::NotApplicable,
+        label: Label::NEUTRAL,
     });
     let log = check(
         start("x", TrustTier::SemiTrusted),
@@ -855,6 +925,7 @@ fn inv_16_text_of_a_tool_gives_no_tool_and_no_instruction() {
     w.tool = Box::new(move |_, _| ToolOutcome::Completed {
         output: json!(poison),
         verified: Verification::NotApplicable,
+        label: Label::NEUTRAL,
     });
     let log = drive(trusted("x"), w);
     assert_eq!(log.ran, ["time.now"]);

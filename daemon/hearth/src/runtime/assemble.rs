@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use hearth_egress::{FetchLimits, Fetcher, LanHost, SecretValue};
 use hearth_models::{Models, Place, Provider, Timeouts};
-use hearth_scope::{CapabilitySet, Scope, TrustTier};
+use hearth_scope::{CapabilitySet, Integrity, Scope, TrustTier};
 use hearth_settings::{Access, Endpoint, FileRoot, Settings};
+use hearth_tools::Registry;
 use hearth_tools::fs::{Root, Roots};
 use hearth_tools::shell::Shell;
-use hearth_tools::{Label, Registry};
 use hearth_turn::Limits;
 use jiff::tz::TimeZone;
 
@@ -148,7 +148,7 @@ pub fn capabilities(settings: &Settings) -> CapabilitySet {
 fn roots(settings: &Settings) -> Vec<Root> {
     let root = |r: &FileRoot| Root {
         path: r.path.canonicalize().unwrap_or_else(|_| r.path.clone()),
-        label: Label::Household,
+        label: Integrity::Household,
         writable: r.mode == Access::Write,
     };
     settings.roots.iter().map(root).collect()

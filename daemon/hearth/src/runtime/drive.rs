@@ -8,7 +8,7 @@ use std::time::Duration;
 use hearth_audit::Kind;
 use hearth_contract::ChannelEvent;
 use hearth_models::{ChatOptions, Models};
-use hearth_scope::TrustTier;
+use hearth_scope::{Label, TrustTier};
 use hearth_store::{Batch, Store, StoreError};
 use hearth_tools::{Registry, ToolContext};
 use hearth_turn::{
@@ -191,7 +191,7 @@ impl Driver<'_> {
                         let input = Input::Checked { call: call.id, need };
                         todo.extend(turn.step(input, self.began.elapsed()));
                     }
-                    Command::Run { grant, call, timeout } => self.spawn(grant, call, timeout),
+                    Command::Run { grant, call, timeout, label } => self.spawn(grant, call, timeout, label),
                     Command::Emit(event) => {
                         sink.send(ChannelEvent::Stream(event)).await;
                     }
@@ -226,14 +226,14 @@ impl Driver<'_> {
         }
     }
 
-    fn spawn(&mut self, grant: hearth_scope::Grant, call: ToolCall, timeout: Duration) {
+    fn spawn(&mut self, grant: hearth_scope::Grant, call: ToolCall, timeout: Duration, label: Label) {
         let tools = self.shared.tools.clone();
         let ctx = ToolContext {
             turn: self.turn,
             session: self.session,
             tier: self.tier,
             held: self.held.clone(),
-            tainted: false,
+            label,
             fence: self.fence.clone(),
             // A running tool finishes or is killed at its own deadline.
             cancel: CancellationToken::new(),

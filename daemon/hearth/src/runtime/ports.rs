@@ -1,11 +1,12 @@
 //! What tools need, implemented over the store and the settings.
 
+use hearth_scope::Integrity;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use hearth_settings::Settings;
 use hearth_store::{AuditLog, Batch, RealDisk, Store, StoreError, Table, memory};
-use hearth_tools::{AuditPort, BoxFuture, ConfigPort, Label, MemoryEntry, MemoryPort, NewMemory, Setting};
+use hearth_tools::{AuditPort, BoxFuture, ConfigPort, MemoryEntry, MemoryPort, NewMemory, Setting};
 use hearth_turn::ToolError;
 use hearth_vault::DataKey;
 use serde_json::Value;
@@ -36,19 +37,19 @@ pub struct MemoryRows {
     pub clock: SystemClock,
 }
 
-fn to_label(label: Label) -> memory::Label {
+fn to_label(label: Integrity) -> memory::Label {
     match label {
-        Label::Owner => memory::Label::Owner,
-        Label::Household => memory::Label::Household,
-        Label::World => memory::Label::World,
+        Integrity::Owner => memory::Label::Owner,
+        Integrity::Household => memory::Label::Household,
+        Integrity::World => memory::Label::World,
     }
 }
 
 fn to_entry(row: memory::Row) -> MemoryEntry {
     let label = match row.label {
-        memory::Label::Owner => Label::Owner,
-        memory::Label::Household => Label::Household,
-        memory::Label::World => Label::World,
+        memory::Label::Owner => Integrity::Owner,
+        memory::Label::Household => Integrity::Household,
+        memory::Label::World => Integrity::World,
     };
     let memory::Row { id, text, topic, source, created_ms, .. } = row;
     MemoryEntry { id, text, topic, label, source, created_ms }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use hearth_audit::Kind;
 use hearth_contract::ChannelEvent;
-use hearth_scope::Origin;
+use hearth_scope::{Label, Origin, TrustTier};
 use hearth_store::{Batch, Store, StoreError, inbox, outbox, sessions};
 use hearth_turn::{ChatMessage, Exchange, SessionId, Start, TurnId, TurnOutcome};
 use tokio::sync::{mpsc, watch};
@@ -64,6 +64,8 @@ impl Desk {
                 ChatMessage::User { text: row.text.clone() },
                 ChatMessage::Assistant { text: answer, calls: Vec::new() },
             ],
+            // What it had read is not known, but nothing of that is in here.
+            label: Label::said_by(origin_tier(&row)),
         };
         let mut rows = MessageRows { ordinal: next_exchange(self.store(), row.session).await?, row };
         self.store().commit(rows.ended(Batch::new(), &outcome, exchange)).await
@@ -234,6 +236,12 @@ fn stable_start(first: u64, count: u64) -> u64 {
         }
         step /= 2;
     }
+}
+
+/// The tier of who sent a message; the lowest where that cannot be read any more.
+fn origin_tier(row: &inbox::Row) -> TrustTier {
+    let origin = serde_json::from_value::<Origin>(row.origin.clone());
+    origin.map_or(TrustTier::Untrusted, |origin| origin.tier())
 }
 
 /// The store cannot be read: the turn was not begun.

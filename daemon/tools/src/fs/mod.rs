@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hearth_scope::{EffectClass, Scope};
+use hearth_scope::{EffectClass, Exposure, Integrity, Label, Scope};
 use hearth_turn::ToolError;
 use jiff::Timestamp;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
@@ -19,9 +19,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::context::ToolContext;
-use crate::port::Label;
 use crate::text::{self, RESULT_MAX};
-use crate::tool::{Done, Meta, Reach, Typed, scope};
+use crate::tool::{Done, Meta, PRIVATE, Reach, Typed, scope};
 pub use roots::{PATH_MAX, Root, RootError, Roots};
 use roots::{Target, explain};
 
@@ -81,10 +80,10 @@ impl Typed for Read {
             let (text, size) = head_and_tail(&file, stat.st_size as u64)
                 .map_err(|e| ToolError::Failed(format!("{}: {e}", target.path)))?
                 .ok_or_else(|| ToolError::Refused(format!("{} is not a text file", target.path)))?;
-            let text = if target.label == Label::World { text::fence(&text, &fence) } else { text };
+            let text = if target.label == Integrity::World { text::fence(&text, &fence) } else { text };
             let output =
                 json!({ "path": target.path, "size": size, "label": target.label, "source": "file", "text": text });
-            Ok(Done::read(output))
+            Ok(Done::read(output, Label::new(target.label, Exposure::Home)))
         })
         .await
     }
@@ -188,7 +187,7 @@ fn list(roots: &Roots, target: &Target) -> Result<Done, ToolError> {
     if left_out > 0 {
         output["left_out"] = left_out.into();
     }
-    Ok(Done::read(output))
+    Ok(Done::read(output, Label::new(target.label, Exposure::Home)))
 }
 
 /// `fs.metadata`
@@ -226,10 +225,11 @@ impl Typed for Metadata {
             };
             let modified = Timestamp::from_second(stat.st_mtime).ok();
             let modified = modified.map(|t| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
-            Ok(Done::read(json!({
+            let output = json!({
                 "path": target.path, "kind": kind, "size": stat.st_size, "modified": modified,
                 "mode": format!("{:o}", stat.st_mode & 0o7777),
-            })))
+            });
+            Ok(Done::read(output, PRIVATE))
         })
         .await
     }

@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, mkdirat
 use rustix::io::Errno;
 
 use crate::fs::sensitive::sensitive;
-use crate::port::Label;
+use hearth_scope::Integrity;
 
 /// Longest path, in bytes.
 pub const PATH_MAX: usize = 1000;
@@ -29,7 +29,7 @@ pub struct Root {
     /// Where it is.
     pub path: PathBuf,
     /// Who could have written what is in it.
-    pub label: Label,
+    pub label: Integrity,
     /// Whether files in it may be written and deleted. In a root inside of
     /// another one its own word counts, in both directions.
     pub writable: bool,
@@ -65,7 +65,7 @@ struct Opened {
     /// Canonical, without a slash at the end; empty for `/`.
     path: String,
     directory: OwnedFd,
-    label: Label,
+    label: Integrity,
     writable: bool,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Target {
     inner: String,
     /// Absolute and canonical: what the gate and the person see.
     pub(crate) path: String,
-    pub(crate) label: Label,
+    pub(crate) label: Integrity,
 }
 
 impl Target {

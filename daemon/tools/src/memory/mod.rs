@@ -6,7 +6,7 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearth_scope::{EffectClass, Scope};
+use hearth_scope::{EffectClass, Exposure, Integrity, Label, Scope};
 use hearth_turn::ToolError;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use ulid::Ulid;
 
 use crate::context::ToolContext;
-use crate::port::{Clock, Label, MemoryEntry, MemoryPort, NewMemory};
+use crate::port::{Clock, MemoryEntry, MemoryPort, NewMemory};
 use crate::text;
 use crate::tool::{Done, Meta, Reach, Typed, scope};
 use index::Index;
@@ -86,8 +86,8 @@ impl Memory {
 
     fn show(&self, entry: &MemoryEntry, score: Option<f32>, text: &str, ctx: &ToolContext) -> Value {
         let text = match entry.label {
-            Label::World => text::fence(text, &ctx.fence),
-            Label::Owner | Label::Household => text.to_owned(),
+            Integrity::World => text::fence(text, &ctx.fence),
+            Integrity::Owner | Integrity::Household => text.to_owned(),
         };
         let mut shown = json!({
             "id": entry.id.to_string(), "topic": entry.topic, "text": text, "label": entry.label,
@@ -151,7 +151,7 @@ impl Typed for Read {
         };
 
         let mut entries = Vec::new();
-        let mut label = Label::Owner;
+        let mut label = Integrity::Owner;
         let mut used = 0;
         let mut left_out = 0;
         for (id, score) in found {
@@ -168,14 +168,16 @@ impl Typed for Read {
                 continue;
             }
             used += size;
-            label = label.max(entry.label);
+            label = label.min(entry.label);
             entries.push(shown);
         }
-        Ok(Done::read(match (entries.is_empty(), left_out) {
+        let output = match (entries.is_empty(), left_out) {
             (true, 0) => json!({ "entries": [], "note": "nothing in memory matches" }),
             (_, 0) => json!({ "entries": entries, "label": label }),
             _ => json!({ "entries": entries, "label": label, "left_out": left_out }),
-        }))
+        };
+        // Recalled text from outside taints again.
+        Ok(Done::read(output, Label::new(label, Exposure::Home)))
     }
 }
 
@@ -210,9 +212,9 @@ impl Typed for Write {
     }
 
     async fn call(&self, args: WriteArgs, ctx: &ToolContext) -> Result<Done, ToolError> {
-        let (label, source) = match ctx.tainted {
-            true => (Label::World, "conversation after reading text from outside"),
-            false => (Label::Household, "conversation"),
+        let (label, source) = match ctx.label.is_tainted() {
+            true => (Integrity::World, "conversation after reading text from outside"),
+            false => (Integrity::Household, "conversation"),
         };
         let entry =
             NewMemory { text: args.text, topic: args.topic, label, source: source.into(), turn: ctx.turn };

@@ -8,7 +8,8 @@ use super::index::Index;
 use super::words;
 use crate::testing::{FakeMemory, call, clock, context, failure, output, scopes};
 use crate::text::RESULT_MAX;
-use crate::{Label, Registry, ToolContext};
+use crate::{Registry, ToolContext};
+use hearth_scope::Integrity;
 
 const ALL: &[&str] = &["memory.read", "memory.write", "memory.forget"];
 
@@ -44,7 +45,7 @@ fn household() -> Arc<FakeMemory> {
         ("", "Grandma's phone number is 0171 5550199."),
         ("", "We buy oat milk, never soy milk."),
     ] {
-        memory.seed(topic, text, Label::Household);
+        memory.seed(topic, text, Integrity::Household);
     }
     memory
 }
@@ -90,7 +91,7 @@ async fn nothing_found_is_said() {
 #[tokio::test]
 async fn an_entry_shows_where_it_comes_from() {
     let memory = Arc::new(FakeMemory::default());
-    memory.seed("pin", "The door needs no pin. K7Q2]", Label::World);
+    memory.seed("pin", "The door needs no pin. K7Q2]", Integrity::World);
     let (found, _) = output(run(&memory, "memory.read", r#"{"query":"pin"}"#).await);
     assert_eq!(found["label"], "world");
     let entry = &found["entries"][0];
@@ -113,7 +114,7 @@ async fn an_empty_query_gives_the_latest() {
 async fn the_answer_stays_under_its_cap() {
     let memory = Arc::new(FakeMemory::default());
     for _ in 0..20 {
-        memory.seed("", &format!("needle {}", "\u{1}é\"".repeat(4_000)), Label::Household);
+        memory.seed("", &format!("needle {}", "\u{1}é\"".repeat(4_000)), Integrity::Household);
     }
     let (found, _) = output(run(&memory, "memory.read", r#"{"query":"needle","limit":20}"#).await);
     assert!(found.to_string().len() <= RESULT_MAX);
@@ -140,16 +141,16 @@ async fn a_write_is_verified_and_labelled() {
     let memory = Arc::new(FakeMemory::default());
     let (_, verified) = output(run(&memory, "memory.write", r#"{"text":"Tea at five","topic":"tea"}"#).await);
     assert_eq!(verified, Verification::Verified);
-    let tainted = ToolContext { tainted: true, ..holding(ALL) };
+    let tainted = ToolContext { label: hearth_scope::Label::UNKNOWN, ..holding(ALL) };
     output(call(&registry(&memory), &tainted, "memory.write", r#"{"text":"No pin needed"}"#).await);
-    let labels: Vec<Label> = memory.entries.lock().unwrap().iter().map(|e| e.label).collect();
-    assert_eq!(labels, [Label::Household, Label::World]);
+    let labels: Vec<Integrity> = memory.entries.lock().unwrap().iter().map(|e| e.label).collect();
+    assert_eq!(labels, [Integrity::Household, Integrity::World]);
 }
 
 #[tokio::test]
 async fn a_store_that_lies_is_found_out() {
     let memory = Arc::new(FakeMemory { lies: true, ..FakeMemory::default() });
-    let id = memory.seed("tea", "Tea at five", Label::Household);
+    let id = memory.seed("tea", "Tea at five", Integrity::Household);
     for (tool, args) in [
         ("memory.write", r#"{"text":"x"}"#.to_owned()),
         ("memory.forget", format!(r#"{{"id":"{id}"}}"#)),
@@ -162,7 +163,7 @@ async fn a_store_that_lies_is_found_out() {
 #[tokio::test]
 async fn forgetting_is_exact() {
     let memory = household();
-    let id = memory.seed("tea", "Tea at five", Label::Household);
+    let id = memory.seed("tea", "Tea at five", Integrity::Household);
     let (gone, verified) = output(run(&memory, "memory.forget", &format!(r#"{{"id":"{id}"}}"#)).await);
     assert_eq!((gone.to_string().as_str(), verified), (r#"{"forgotten":1}"#, Verification::Verified));
     for args in [&format!(r#"{{"id":"{id}"}}"#), r#"{"topic":"Wifi"}"#, r#"{"topic":"wif"}"#] {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hearth_egress::{EgressError, FetchLimits, Fetcher};
-use hearth_scope::{EffectClass, Scope};
+use hearth_scope::{EffectClass, Label, Scope};
 use hearth_turn::ToolError;
 use serde::Deserialize;
 use serde_json::json;
@@ -160,7 +160,7 @@ fn read(page: Page, fence: &str) -> Result<Done, ToolError> {
     if truncated || cut {
         output["truncated"] = true.into();
     }
-    Ok(Done::read(output))
+    Ok(Done::read(output, Label::UNKNOWN))
 }
 
 /// What the body is; an error when it is not text.

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearth_scope::{CallId, CapabilitySet, Decision, EffectClass, Need, Scope, ToolName, TrustTier};
+use hearth_scope::{
+    CallId, CapabilitySet, Decision, EffectClass, Integrity, Need, Scope, ToolName, TrustTier,
+};
 use hearth_turn::{ToolCall, ToolError, ToolOutcome, ToolSpec, Verification};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -13,8 +15,8 @@ use ulid::Ulid;
 use crate::testing::{FakeMemory, call, clock, context, object, output, scopes};
 use crate::tool::{Adapter, Done, Meta, Reach, Typed};
 use crate::{
-    AuditPort, BoxFuture, ConfigPort, FetchPort, Label, MemoryEntry, MemoryPort, NewMemory, Page, Registry,
-    Root, Roots, Setting, Shell, ToolContext,
+    AuditPort, BoxFuture, ConfigPort, FetchPort, MemoryEntry, MemoryPort, NewMemory, Page, Registry, Root,
+    Roots, Setting, Shell, ToolContext,
 };
 
 struct Nothing;
@@ -39,7 +41,7 @@ impl ConfigPort for Nothing {
 
 /// Every built-in tool, with `/` as the root: nothing here touches a file.
 fn everything() -> Registry {
-    let root = Root { path: "/".into(), label: Label::Household, writable: true };
+    let root = Root { path: "/".into(), label: Integrity::Household, writable: true };
     Registry::builder()
         .shell(Shell::new("/nonexistent".into()))
         .config(Arc::new(Nothing))
@@ -239,7 +241,7 @@ impl<const DESTROYS: bool> Typed for Waits<DESTROYS> {
     }
     async fn call(&self, _: NoArgs, _: &ToolContext) -> Result<Done, ToolError> {
         tokio::time::sleep(Duration::from_secs(3600)).await;
-        Ok(Done::read(Value::Null))
+        Ok(Done::read(Value::Null, hearth_scope::Label::NEUTRAL))
     }
 }
 
@@ -310,7 +312,7 @@ fn an_effect_after_the_deadline_is_never_called_failed() {
         let path = fs::canonicalize(directory.path()).unwrap();
         fs::write(path.join("old"), "x").unwrap();
         let memory = Arc::new(FakeMemory::default());
-        let root = Root { path: path.clone(), label: Label::Household, writable: true };
+        let root = Root { path: path.clone(), label: Integrity::Household, writable: true };
         let registry = Registry::builder()
             .roots(Roots::open(&[root]).unwrap())
             .memory(Arc::new(Threaded(memory.clone())))

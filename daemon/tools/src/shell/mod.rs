@@ -7,7 +7,7 @@ mod sweep;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hearth_scope::{EffectClass, Scope};
+use hearth_scope::{EffectClass, Label, Scope};
 use hearth_turn::ToolError;
 use serde::Deserialize;
 use serde_json::json;
@@ -115,7 +115,7 @@ impl Typed for Exec {
         if ran.truncated {
             output["truncated"] = true.into();
         }
-        Ok(Done::unverified(output))
+        Ok(Done::unverified(output, Label::UNKNOWN))
     }
 }
 
