@@ -10,6 +10,7 @@ use hearth_scope::Origin;
 use hearth_scope::classify::{ConnectionFacts, Refused, Socket, Verdict, classify};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{self, Shared};
@@ -20,6 +21,8 @@ use crate::socket::Listener;
 /// The user id that the kernel shows for a user that it cannot map, unless
 /// /proc/sys/kernel/overflowuid says otherwise.
 pub const OVERFLOW_UID: u32 = 65_534;
+/// Time between two lines of the log about connections that are refused.
+const QUIET: Duration = Duration::from_secs(10);
 /// Wait after an accept that failed, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -100,6 +103,7 @@ pub async fn serve(
     let doors = Doors::default();
     let shared = Arc::new(Shared { gateway, control, policy, shutdown: shutdown.clone() });
     let mut connections = JoinSet::new();
+    let mut refusals = Seldom::default();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
@@ -115,7 +119,12 @@ pub async fn serve(
                             drop(inside);
                         });
                     }
-                    Err(refusal) => turn_away(&stream, refusal),
+                    Err(refusal) => {
+                        if let Some(unsaid) = refusals.note(Instant::now()) {
+                            log::warn!("console connection refused: {} ({unsaid} more were)", refusal.what);
+                        }
+                        turn_away(&stream, refusal);
+                    }
                 },
                 Err(error) => {
                     log::warn!("the console cannot accept a connection: {error}");
@@ -133,13 +142,36 @@ pub async fn serve(
 
 fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
-        log::error!("a console connection failed: {error}");
+        // The error is not shown: it quotes the message of a panic.
+        if error.is_panic() {
+            log::error!("a bug ended a console connection");
+        }
+    }
+}
+
+/// Lets one of many alike events be told in a while, so that nobody can fill the
+/// log by causing them.
+#[derive(Debug, Default)]
+struct Seldom {
+    told: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Seldom {
+    /// Counts an event; when it is to be told, the number of those before it that
+    /// were not.
+    fn note(&mut self, now: Instant) -> Option<u64> {
+        if self.told.is_some_and(|told| now < told + QUIET) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
     }
 }
 
 /// Says why, without waiting: the buffer of a new connection is empty.
 fn turn_away(stream: &UnixStream, refusal: Refusal) {
-    log::warn!("console connection refused: {}", refusal.what);
     if let Ok(frame) = encode(&FromServer::Refused { id: None, refusal }, RESPONSE.bytes) {
         let _ = stream.try_write(&frame);
     }

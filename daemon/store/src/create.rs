@@ -20,6 +20,10 @@ pub(crate) const BALLAST: &str = "ballast";
 pub fn create(options: &Options, data_key: &DataKey, header: &Header) -> Result<(), StoreError> {
     let disk = &*options.disk;
     let io = |name: &'static str| move |e: std::io::Error| StoreError::io(name, &e);
+    // Not even a lock file is left in a folder that is somebody else's.
+    if !options.marked()? {
+        refuse_foreign(&disk.list().map_err(io("store"))?)?;
+    }
     if !disk.lock().map_err(io("lock"))? {
         return Err(StoreError::Locked);
     }
@@ -82,17 +86,8 @@ fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Resu
 /// a store whose marker was lost, are refused.
 fn clear_unfinished(disk: &dyn Disk, names: &[String]) -> Result<(), StoreError> {
     let io = |e: std::io::Error| StoreError::io("store", &e);
+    refuse_foreign(names)?;
     let first = segment::name(0);
-    let finals = [&first[..], INDEX, KEYS];
-    for name in names.iter().map(String::as_str).filter(|n| *n != "lock" && *n != BALLAST) {
-        let plain = name.strip_suffix(TEMPORARY).unwrap_or(name);
-        if segment::number(plain).is_some_and(|n| n > 0) {
-            return Err(StoreError::AlreadyInitialized);
-        }
-        if !finals.contains(&plain) {
-            return Err(StoreError::NotEmpty(name.to_owned()));
-        }
-    }
     let here = |name: &str| names.iter().any(|n| n == name);
     if !here(&first) {
         // The first segment gets its name before the others do.
@@ -108,6 +103,21 @@ fn clear_unfinished(disk: &dyn Disk, names: &[String]) -> Result<(), StoreError>
     }
     disk.sync_dir().map_err(io)?;
     if here(&first) { disk.remove(&first).map_err(io) } else { Ok(()) }
+}
+
+/// Refuses names that no creation leaves behind.
+fn refuse_foreign(names: &[String]) -> Result<(), StoreError> {
+    let first = segment::name(0);
+    for name in names.iter().map(String::as_str).filter(|n| *n != "lock" && *n != BALLAST) {
+        let plain = name.strip_suffix(TEMPORARY).unwrap_or(name);
+        if segment::number(plain).is_some_and(|n| n > 0) {
+            return Err(StoreError::AlreadyInitialized);
+        }
+        if ![&first[..], INDEX, KEYS].contains(&plain) {
+            return Err(StoreError::NotEmpty(name.to_owned()));
+        }
+    }
+    Ok(())
 }
 
 fn has_record(disk: &dyn Disk, segment: &str) -> Result<bool, StoreError> {

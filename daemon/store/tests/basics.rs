@@ -64,6 +64,17 @@ fn entry(id: u128, text: &str) -> memory::Row {
     }
 }
 
+/// Somebody's folder stays as it was, to the last file.
+#[test]
+fn inv_10_a_folder_with_something_else_gets_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("state/photos")).unwrap();
+    let refused = create(&options(dir.path()), &key(), &header());
+    assert!(matches!(refused, Err(StoreError::NotEmpty(name)) if name == "photos"));
+    assert_eq!(std::fs::read_dir(dir.path().join("state")).unwrap().count(), 1);
+    assert!(!dir.path().join("initialized").exists());
+}
+
 /// INV-10: once, on the owner's word.
 #[test]
 fn inv_10_a_store_is_created_once_and_never_silently_replaced() {

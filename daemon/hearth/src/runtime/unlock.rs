@@ -36,7 +36,10 @@ impl From<StoreError> for Failure {
 pub fn options(settings: &Settings, clock: &SystemClock, create: bool) -> Result<Options, Failure> {
     let clock = clock.clone();
     let stamp = Arc::new(move || clock.stamp());
-    Ok(Options::at(&settings.paths.state, &settings.paths.marker, create, stamp)?)
+    Options::at(&settings.paths.state, &settings.paths.marker, create, stamp).map_err(|error| {
+        let remedy = "Check paths.state and paths.marker in the settings, and the rights on their folders.";
+        Failure::new(Exit::Store, error.to_string(), remedy)
+    })
 }
 
 fn random<const N: usize>() -> [u8; N] {
