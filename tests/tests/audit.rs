@@ -52,6 +52,7 @@ fn filled(url: &str) -> Home {
                     scopes: Vec::new(),
                     subject: format!("entry {n}"),
                     repaired: false,
+                    label: hearth_scope::Label::NEUTRAL,
                 },
                 _ => {
                     let (tool, outcome) = (tool.clone(), "verified".to_owned());

@@ -3,7 +3,7 @@
 //! An entry never holds message text, tool arguments or tool results: arguments
 //! are recorded as a keyed hash, subjects are redacted by the tool.
 
-use hearth_scope::{CallId, CapabilitySet, Scope, ToolName, TrustTier};
+use hearth_scope::{CallId, CapabilitySet, Label, Scope, ToolName, TrustTier};
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
@@ -82,6 +82,8 @@ pub enum Kind {
         subject: String,
         /// True when the tool name was repaired by the daemon.
         repaired: bool,
+        /// What the turn had read when this was decided.
+        label: Label,
     },
     /// A tool has run.
     ToolOutcome {

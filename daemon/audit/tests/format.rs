@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use hearth_audit::{
     Chain, Draft, EpochKeys, Kind, Line, Stamp, Verifier, entry_line, epoch_line, head_line, hex, short_code,
 };
-use hearth_scope::{CallId, Scope, ToolName};
+use hearth_scope::{CallId, Label, Scope, ToolName, TrustTier};
 use ulid::Ulid;
 use zeroize::Zeroizing;
 
@@ -49,6 +49,7 @@ fn example() -> Vec<String> {
             scopes: vec![Scope::parse("memory.read").unwrap()],
             subject: "“boiler”\n".into(),
             repaired: false,
+            label: Label::said_by(TrustTier::Trusted),
         },
         arguments: Some(br#"{"query":"boiler"}"#.to_vec()),
     };

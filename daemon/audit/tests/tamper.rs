@@ -41,6 +41,7 @@ fn draft(n: u64) -> Draft {
                 scopes: vec![Scope::parse("memory.read").unwrap()],
                 subject: format!("query {n}"),
                 repaired: false,
+                label: hearth_scope::Label::NEUTRAL,
             },
             arguments: Some(n.to_be_bytes().to_vec()),
         },

@@ -176,7 +176,16 @@ fn intent(turn: u64, n: u64) -> Res<Batch> {
     let (tool, scope, subject, _) = CALLS[(n % 4) as usize];
     let (tool, scopes, subject) = (ToolName::parse(tool)?, vec![Scope::parse(scope)?], subject.to_owned());
     let (turn, call) = (id(turn), CallId((n % 3) as u32 + 1));
-    let kind = Kind::ToolIntent { turn, call, tool, version: 1, scopes, subject, repaired: false };
+    let kind = Kind::ToolIntent {
+        turn,
+        call,
+        tool,
+        version: 1,
+        scopes,
+        subject,
+        repaired: false,
+        label: hearth_scope::Label::UNKNOWN,
+    };
     let arguments = Some(serde_json::to_vec(&json!({ "query": text(60 + n % 40) }))?);
     Ok(Batch { audit: vec![Draft { kind, arguments }], writes: Vec::new(), closing: false })
 }

@@ -193,6 +193,7 @@ fn an_intent_without_an_outcome_becomes_a_gap_once() {
         scopes: vec![],
         subject: String::new(),
         repaired: false,
+        label: hearth_scope::Label::NEUTRAL,
     };
     let outcome = |n| Kind::ToolOutcome {
         turn,

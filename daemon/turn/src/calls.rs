@@ -99,6 +99,7 @@ impl Turn {
                 scopes: ready.need.scopes.clone(),
                 subject: ready.need.subject.clone(),
                 repaired: ready.repaired,
+                label: self.exchange.label,
             },
             arguments: Some(serde_json::to_vec(&ready.call.arguments).unwrap_or_default()),
         };

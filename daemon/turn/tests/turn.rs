@@ -98,8 +98,10 @@ fn audit_line(kind: &Kind) -> String {
     match kind {
         Kind::TurnStarted { tier, .. } => format!("started {tier}"),
         Kind::ModelCall { outcome, .. } => format!("model {outcome}"),
-        Kind::ToolIntent { tool, repaired, .. } => {
-            format!("intent {tool}{}", if *repaired { " repaired" } else { "" })
+        Kind::ToolIntent { tool, repaired, label, .. } => {
+            let marks = [(*repaired, " repaired"), (label.is_tainted(), " tainted")];
+            let marks: String = marks.into_iter().filter(|(on, _)| *on).map(|(_, mark)| mark).collect();
+            format!("intent {tool}{marks}")
         }
         Kind::ToolOutcome { tool, outcome, .. } => format!("outcome {tool} {outcome}"),
         Kind::ScopeDenied { tool, .. } => format!("denied {tool}"),
@@ -768,6 +770,9 @@ fn inv_17_the_label_of_a_turn_only_gets_worse() {
         });
         let log = drive(s, w);
         assert_eq!((log.labels.as_slice(), log.finished[0].1.label), (&seen[..], kept));
+        let intents = log.audit.iter().filter(|line| line.starts_with("intent"));
+        let recorded: Vec<bool> = intents.map(|line| line.ends_with("tainted")).collect();
+        assert_eq!(recorded, seen.map(Label::is_tainted), "the record says what had been read");
         for pair in log.labels.windows(2) {
             assert_eq!(pair[0].join(pair[1]), pair[1], "never better than before");
         }

@@ -187,6 +187,7 @@ impl Run {
             scopes: Vec::new(),
             subject: "subject".to_owned(),
             repaired: false,
+            label: hearth_scope::Label::NEUTRAL,
         };
         let outcome = |call| Kind::ToolOutcome {
             turn,
