@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+/// No verb takes this long.
+const VERB_LIMIT: Duration = Duration::from_secs(120);
+
 /// The binary under test: `HEARTH_BIN`, else the one that cargo built beside
 /// the tests.
 pub fn binary() -> PathBuf {
@@ -88,7 +91,21 @@ context_tokens = 4096
 
     /// Runs a verb to its end.
     pub fn run(&self, args: &[&str]) -> Output {
-        Output::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+        let mut command = self.command(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        // A verb that should have ended and did not is a failure, not a test that hangs.
+        let pid = rustix::process::Pid::from_child(&child);
+        let (ended, watch) = std::sync::mpsc::channel::<()>();
+        let watchdog = std::thread::spawn(move || {
+            if watch.recv_timeout(VERB_LIMIT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        });
+        let out = child.wait_with_output().unwrap();
+        drop(ended);
+        watchdog.join().unwrap();
+        Output::of(out)
     }
 
     /// Runs a verb with `input` on its standard input.

@@ -237,8 +237,12 @@ fn inv_15_a_changed_segment_is_named_and_stops_the_daemon_that_needs_it() {
         for share in [0.3, 0.6, 0.9] {
             flip(segment, share);
             let out = home.run(&["audit", "verify"]);
-            refused(&out, "was edited");
-            let seq = out.stderr.split("entry ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+            // In what was written last, nothing that follows tells an edit from a torn end: there the
+            // head that the index remembers says that the end is missing, and from where.
+            let cut = n + 1 == all.len() && out.stderr.contains("was cut off");
+            let (words, before) = if cut { ("was cut off", "copy: ") } else { ("was edited", "entry ") };
+            refused(&out, words);
+            let seq = out.stderr.split(before).nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
             assert!((begins[n]..begins[n + 1]).contains(&seq.parse().unwrap()), "segment {n}: {out:?}");
             named += 1;
             // Nothing vouches for such a log.
@@ -256,8 +260,9 @@ fn inv_15_a_changed_segment_is_named_and_stops_the_daemon_that_needs_it() {
     }
     daemon.kill();
     let newest = segments(&home).pop().unwrap();
-    // The last answers fill the last part of it.
-    flip(&newest, 0.97);
+    // The last answers fill the last part of it. In the very last of them a changed byte could be a torn
+    // end, of which nothing was acknowledged; before that it cannot.
+    flip(&newest, 0.9);
     let out = home.run(&["serve"]);
     refused(&out, "seg");
     println!("segments: {} flips named {named}; serve refused 1 of 1", all.len());

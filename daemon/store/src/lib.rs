@@ -26,6 +26,6 @@ pub use error::StoreError;
 pub use keys_file::{read_header, write_header};
 pub use log::AuditLog;
 pub use rows::{Table, Write};
-pub use store::{Figures, Opened, Options, StampClock, Store};
+pub use store::{Appended, Figures, Opened, Options, StampClock, Store};
 pub use typed::{inbox, memory, outbox, sessions};
 pub use writer::Batch;

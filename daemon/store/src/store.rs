@@ -103,6 +103,18 @@ pub struct Figures {
     pub segment: u64,
 }
 
+/// A batch on its way to the journal.
+#[derive(Debug)]
+#[must_use = "a batch may be refused"]
+pub struct Appended(oneshot::Receiver<Result<(), StoreError>>);
+
+impl Appended {
+    /// Waits until the batch was written or refused.
+    pub async fn written(self) -> Result<(), StoreError> {
+        self.0.await.unwrap_or(Err(StoreError::Closed))
+    }
+}
+
 /// What opening found.
 #[derive(Debug)]
 pub struct Opened {
@@ -143,15 +155,18 @@ impl Store {
         crate::open::open(options, data_key)
     }
 
-    async fn ask(&self, request: impl FnOnce(Reply) -> Request) -> Result<(), StoreError> {
+    fn send(&self, request: impl FnOnce(Reply) -> Request) -> Result<Appended, StoreError> {
         let (reply, result) = oneshot::channel();
         match self.requests.try_send(request(reply)) {
-            Ok(()) => {}
-            Err(TrySendError::Disconnected(_)) => return Err(StoreError::Closed),
+            Ok(()) => Ok(Appended(result)),
+            Err(TrySendError::Disconnected(_)) => Err(StoreError::Closed),
             // The queue is longer than everything that may wait for it: the disk hangs.
-            Err(TrySendError::Full(_)) => return Err(StoreError::Busy),
+            Err(TrySendError::Full(_)) => Err(StoreError::Busy),
         }
-        result.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    async fn ask(&self, request: impl FnOnce(Reply) -> Request) -> Result<(), StoreError> {
+        self.send(request)?.written().await
     }
 
     /// Writes a batch; durable when this returns.
@@ -163,6 +178,13 @@ impl Store {
     /// together with the next committed batch at the latest.
     pub async fn append(&self, batch: Batch) -> Result<(), StoreError> {
         self.ask(|reply| Request::Batch { batch, durable: false, reply }).await
+    }
+
+    /// Hands a batch over without waiting for it: it is written in order, before
+    /// everything that is handed over later. Whoever builds on it asks
+    /// [`Appended::written`] first.
+    pub fn append_later(&self, batch: Batch) -> Result<Appended, StoreError> {
+        self.send(|reply| Request::Batch { batch, durable: false, reply })
     }
 
     /// Commits the index, when it is behind.

@@ -9,7 +9,7 @@ use hearth_audit::Kind;
 use hearth_contract::ChannelEvent;
 use hearth_models::{ChatOptions, Models};
 use hearth_scope::{Label, TrustTier};
-use hearth_store::{Batch, Store, StoreError};
+use hearth_store::{Appended, Batch, Store, StoreError};
 use hearth_tools::{Registry, ToolContext};
 use hearth_turn::{
     Exchange, Input, ModelEvent, ModelRequest, SessionId, Start, StreamEvent, ToolCall, ToolError,
@@ -24,6 +24,9 @@ use crate::clock;
 
 /// A tool that does not keep its own deadline is dropped this much later.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Records that may be on their way at once.
+const LATER_MAX: usize = 64;
 
 /// A channel that does not take an event for this long has lost the rest.
 const SLOW_CHANNEL: Duration = Duration::from_secs(5);
@@ -107,6 +110,8 @@ struct Driver<'a> {
     model: Option<(u32, mpsc::Receiver<ModelEvent>, CancellationToken)>,
     tools: JoinSet<Input>,
     fence: String,
+    /// Records that were handed over and not waited for.
+    later: Vec<Appended>,
 }
 
 /// Runs a turn to its end and answers its outcome, whose last batch is durable
@@ -132,6 +137,7 @@ pub async fn drive(
         model: None,
         tools: JoinSet::new(),
         fence: fence(),
+        later: Vec::new(),
     };
     let result = driver.run(start, rows, sink).await;
     if let Some((_, _, stop)) = driver.model.take() {
@@ -170,10 +176,13 @@ impl Driver<'_> {
                             if !std::mem::replace(&mut acting, true) {
                                 batch = rows.acting(batch);
                             }
-                            self.shared.store.commit(batch).await?;
+                            self.commit(batch).await?;
                             todo.extend(turn.step(Input::Recorded, self.began.elapsed()));
                         } else {
-                            self.shared.store.append(batch).await?;
+                            self.later.push(self.shared.store.append_later(batch)?);
+                            if self.later.len() >= LATER_MAX {
+                                self.written().await?;
+                            }
                         }
                     }
                     Command::CallModel { step, request } => {
@@ -199,7 +208,7 @@ impl Driver<'_> {
                         let mut batch = Batch::new();
                         batch.audit = entries;
                         let batch = rows.ended(batch, &outcome, exchange).closing();
-                        self.shared.store.commit(batch).await?;
+                        self.commit(batch).await?;
                         return Ok(outcome);
                     }
                 }
@@ -224,6 +233,20 @@ impl Driver<'_> {
             };
             todo.extend(turn.step(input, self.began.elapsed()));
         }
+    }
+
+    /// Makes a batch durable, and with it everything that was handed over before:
+    /// an effect or an answer follows only when all of that is written.
+    async fn commit(&mut self, batch: Batch) -> Result<(), StoreError> {
+        self.shared.store.commit(batch).await?;
+        self.written().await
+    }
+
+    async fn written(&mut self) -> Result<(), StoreError> {
+        for appended in self.later.drain(..) {
+            appended.written().await?;
+        }
+        Ok(())
     }
 
     fn spawn(&mut self, grant: hearth_scope::Grant, call: ToolCall, timeout: Duration, label: Label) {

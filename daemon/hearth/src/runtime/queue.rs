@@ -180,8 +180,7 @@ impl Desk {
         // The tier is resolved once, before any model call (INV-1).
         let tier = origin.tier().min(self.agent.ceiling);
         let effective = self.agent.capabilities.under(tier);
-        let ordinal = next_exchange(self.store(), row.session).await?;
-        let history = self.history(row.session, ordinal).await?;
+        let (ordinal, history) = self.history(row.session).await?;
         let (options, limits) = self.agent.terms(&row.conversation);
         log::info!("turn {turn} begins: channel {}, trust {tier}", row.channel);
         let start = Start {
@@ -207,17 +206,23 @@ impl Desk {
         Ok(end)
     }
 
-    async fn history(&self, session: Ulid, count: u64) -> Result<Vec<Exchange>, StoreError> {
-        let from = stable_start(count.saturating_sub(self.agent.history_exchanges), count);
-        let (store, bytes) = (self.store().clone(), self.agent.history_bytes);
-        let mut rows: Vec<(u64, Exchange)> =
-            blocking(move || sessions::history(&store, session, from, bytes)).await?;
-        // The limit of bytes may have cut more off.
-        let from = rows
-            .first()
-            .map_or(count, |(first, _)| if *first > from { stable_start(*first, count) } else { from });
-        rows.retain(|(ordinal, _)| *ordinal >= from);
-        Ok(rows.into_iter().map(|(_, exchange)| exchange).collect())
+    /// The number of exchanges of a conversation so far, and the newest of them.
+    async fn history(&self, session: Ulid) -> Result<(u64, Vec<Exchange>), StoreError> {
+        let (store, most, bytes) =
+            (self.store().clone(), self.agent.history_exchanges, self.agent.history_bytes);
+        blocking(move || {
+            let count = sessions::count(&store, session)?;
+            let mut from = stable_start(count.saturating_sub(most), count);
+            let mut rows: Vec<(u64, Exchange)> = sessions::history(&store, session, from, bytes)?;
+            // The limit of bytes may have cut more off.
+            match rows.first() {
+                Some((first, _)) if *first > from => from = stable_start(*first, count),
+                _ => {}
+            }
+            rows.retain(|(ordinal, _)| *ordinal >= from);
+            Ok((count, rows.into_iter().map(|(_, exchange)| exchange).collect()))
+        })
+        .await
     }
 }
 
