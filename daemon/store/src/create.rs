@@ -15,14 +15,15 @@ pub(crate) const BALLAST: &str = "ballast";
 
 /// Creates a store that `data_key` opens. Everything is written under temporary
 /// names, synced and renamed; the marker comes last. After a cut in the middle
-/// the next creation starts over. A folder that holds anything else is refused
-/// and left as it is.
+/// the next creation starts over. What it cannot have left behind is refused by
+/// name, and the folder stays as it is: a foreign file ([`StoreError::NotEmpty`]),
+/// or a part of a store that was used ([`StoreError::Unmarked`]).
 pub fn create(options: &Options, data_key: &DataKey, header: &Header) -> Result<(), StoreError> {
     let disk = &*options.disk;
     let io = |name: &'static str| move |e: std::io::Error| StoreError::io(name, &e);
     // Not even a lock file is left in a folder that is somebody else's.
     if !options.marked()? {
-        refuse_foreign(&disk.list().map_err(io("store"))?)?;
+        check_unfinished(disk, &disk.list().map_err(io("store"))?)?;
     }
     if !disk.lock().map_err(io("lock"))? {
         return Err(StoreError::Locked);
@@ -37,13 +38,11 @@ fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Resu
     let io = |name: &'static str| move |e: std::io::Error| StoreError::io(name, &e);
     let names = disk.list().map_err(io("store"))?;
     if options.marked()? {
-        let complete = [KEYS, INDEX].iter().all(|n| names.iter().any(|m| m == n));
-        return Err(if complete {
-            StoreError::AlreadyInitialized
-        } else {
-            StoreError::Missing(INDEX.to_owned())
-        });
+        let parts = [KEYS.to_owned(), INDEX.to_owned(), segment::name(0)];
+        let missing = parts.into_iter().find(|part| !names.contains(part));
+        return Err(missing.map_or(StoreError::AlreadyInitialized, StoreError::Missing));
     }
+    check_unfinished(disk, &names)?;
     clear_unfinished(disk, &names)?;
     let journal = data_key.domain(Domain::Journal);
     let audit = data_key.domain(Domain::Audit);
@@ -75,60 +74,56 @@ fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Resu
     write_ballast(disk, options.ballast_bytes);
     for name in [&segment_name[..], INDEX, KEYS] {
         disk.rename(&temporary(name), name).map_err(|e| StoreError::io(name, &e))?;
-        // In this order on the disk too, see `clear_unfinished`.
+        // In this order on the disk too, see `check_unfinished`.
         disk.sync_dir().map_err(io("store"))?;
     }
     options.mark()
 }
 
-/// Removes what a creation that was cut short left behind. Nothing was ever
-/// acknowledged of that, and nothing else is touched: files that are not ours, and
-/// a store whose marker was lost, are refused.
+/// Removes what a creation that was cut short left behind, and nothing else.
 fn clear_unfinished(disk: &dyn Disk, names: &[String]) -> Result<(), StoreError> {
     let io = |e: std::io::Error| StoreError::io("store", &e);
-    refuse_foreign(names)?;
     let first = segment::name(0);
-    let here = |name: &str| names.iter().any(|n| n == name);
-    if !here(&first) {
-        // The first segment gets its name before the others do.
-        if here(INDEX) || here(KEYS) {
-            return Err(StoreError::Missing(first));
-        }
-    } else if has_record(disk, &first)? {
-        return Err(StoreError::AlreadyInitialized);
-    }
-    // And loses it after them, so that a cut in between leaves what is understood.
+    // The first segment loses its name last: a cut in between leaves what is understood.
     for name in names.iter().filter(|n| **n != "lock" && **n != first) {
         disk.remove(name).map_err(io)?;
     }
     disk.sync_dir().map_err(io)?;
-    if here(&first) { disk.remove(&first).map_err(io) } else { Ok(()) }
+    if names.contains(&first) { disk.remove(&first).map_err(io) } else { Ok(()) }
 }
 
-/// Refuses names that no creation leaves behind.
-fn refuse_foreign(names: &[String]) -> Result<(), StoreError> {
+/// Refuses what no creation leaves behind. Changes nothing.
+fn check_unfinished(disk: &dyn Disk, names: &[String]) -> Result<(), StoreError> {
     let first = segment::name(0);
-    for name in names.iter().map(String::as_str).filter(|n| *n != "lock" && *n != BALLAST) {
-        let plain = name.strip_suffix(TEMPORARY).unwrap_or(name);
-        if segment::number(plain).is_some_and(|n| n > 0) {
-            return Err(StoreError::AlreadyInitialized);
-        }
-        if ![&first[..], INDEX, KEYS].contains(&plain) {
-            return Err(StoreError::NotEmpty(name.to_owned()));
+    let here = |name: &str| names.iter().any(|n| n == name);
+    for name in names.iter().filter(|n| *n != "lock" && *n != BALLAST) {
+        match own(name) {
+            None => return Err(StoreError::NotEmpty(name.clone())),
+            Some(plain) if ![&first, INDEX, KEYS].contains(&plain) => {
+                return Err(StoreError::Unmarked(name.clone()));
+            }
+            Some(_) => {}
         }
     }
-    Ok(())
+    // The first segment gets its name before the others do, and every batch lies in
+    // it first: where it is whole and empty, nothing was ever acknowledged.
+    let used = if !here(&first) {
+        [INDEX, KEYS].into_iter().find(|part| here(part))
+    } else if !segment::is_unused(disk)? {
+        Some(&first[..])
+    } else if here(INDEX) && !Index::is_unused(disk)? {
+        Some(INDEX)
+    } else {
+        None
+    };
+    used.map_or(Ok(()), |part| Err(StoreError::Unmarked(part.to_owned())))
 }
 
-fn has_record(disk: &dyn Disk, segment: &str) -> Result<bool, StoreError> {
-    let io = |e| StoreError::io(segment, &e);
-    let mut record = [0; segment::RECORD];
-    let file = disk.open(segment, false).map_err(io)?;
-    if file.len().map_err(io)? < (HEADER + record.len()) as u64 {
-        return Ok(false);
-    }
-    file.read_at(&mut record, HEADER as u64).map_err(io)?;
-    Ok(record.iter().any(|b| *b != 0))
+/// The name of a part of a store, without the ending of an unfinished one; `None`
+/// for what is not ours.
+pub(crate) fn own(name: &str) -> Option<&str> {
+    let plain = name.strip_suffix(TEMPORARY).unwrap_or(name);
+    (segment::number(plain).is_some() || [INDEX, KEYS].contains(&plain)).then_some(plain)
 }
 
 /// Writes a segment file: the header block and zeros, synced.

@@ -17,6 +17,9 @@ pub enum StoreError {
     /// A store cannot be made in a folder that holds something else.
     #[error("the folder of the store is not empty: \"{0}\" is in it")]
     NotEmpty(String),
+    /// A store that was used has lost its marker.
+    #[error("a store lies here without its marker: \"{0}\" is a part of it")]
+    Unmarked(String),
     /// A store was created once, and a part of it is gone.
     #[error("the store was created here once, but \"{0}\" is missing")]
     Missing(String),
@@ -68,7 +71,10 @@ impl StoreError {
         match self {
             Self::NotInitialized => "Run `hearth init` once.",
             Self::AlreadyInitialized => {
-                "Nothing was changed. If its marker file was lost, put it back; to begin anew, move the folder away."
+                "Nothing was changed. To begin anew, move its folder and the marker file away."
+            }
+            Self::Unmarked(_) => {
+                "Nothing was changed. To use the store, put the file named as paths.marker back, even an empty one; to begin anew, move the folder away."
             }
             Self::NotEmpty(_) => "Nothing was changed. Name an empty or a new folder as paths.state.",
             Self::Missing(_) => {

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use hearth_audit::{ChainState, Kind};
 use hearth_vault::{Aad, DomainKeys};
-use redb::{Database, ReadableDatabase, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableDefinition};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::{Backend, Disk, Untouched};
@@ -127,6 +127,20 @@ impl Index {
         txn.commit().map_err(redb_error)?;
         db.close().map_err(redb_error)?;
         file.sync().map_err(|e| StoreError::io(name, &e))
+    }
+
+    /// True when no row is in the file. Needs no key and changes nothing.
+    pub(crate) fn is_unused(disk: &dyn Disk) -> Result<bool, StoreError> {
+        let file = disk.open(INDEX, false).map_err(|e| StoreError::io(INDEX, &e))?;
+        // redb would take an empty file for a new one.
+        if file.is_empty().map_err(|e| StoreError::io(INDEX, &e))? {
+            return Ok(false);
+        }
+        guarded(|| {
+            let db = open_with(Untouched::new(file), false)?;
+            let txn = db.begin_read().map_err(redb_error)?;
+            txn.open_table(ROWS).map_err(redb_error)?.is_empty().map_err(redb_error)
+        })
     }
 
     pub(crate) fn open(

@@ -7,7 +7,7 @@ use hearth_audit::{Chain, Draft, Kind, Sealed};
 use hearth_vault::{DataKey, Domain, DomainKeys};
 use serde::Deserialize;
 
-use crate::create::{TEMPORARY, write_ballast};
+use crate::create::{TEMPORARY, own, write_ballast};
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::index::{Checkpoint, INDEX, Index};
@@ -93,9 +93,8 @@ fn open_locked(options: Options, data_key: &DataKey) -> Result<(Store, Opened), 
         (Some(first), Some(last)) if (*first..=*last).contains(&checkpoint.segment) => *last,
         _ => return Err(StoreError::Missing(segment::name(checkpoint.segment))),
     };
-    for name in
-        disk.list().map_err(|e| StoreError::io("store", &e))?.iter().filter(|n| n.ends_with(TEMPORARY))
-    {
+    let names = disk.list().map_err(|e| StoreError::io("store", &e))?;
+    for name in names.iter().filter(|n| n.ends_with(TEMPORARY) && own(n).is_some()) {
         disk.remove(name).map_err(|e| StoreError::io(name, &e))?;
     }
     let index = Arc::new(index);

@@ -4,7 +4,7 @@ use hearth_audit::{Certificate, EpochKeys};
 use hearth_vault::{Aad, Domain, DomainKeys};
 use zeroize::Zeroizing;
 
-use crate::disk::{DiskFile, read_all};
+use crate::disk::{Disk, DiskFile, read_all};
 use crate::error::StoreError;
 use crate::rows::FORMAT;
 
@@ -34,8 +34,17 @@ pub(crate) fn name(number: u32) -> String {
 }
 
 /// Number of the segment in a file of that name.
-pub(crate) fn number(name: &str) -> Option<u32> {
-    name.strip_prefix("journal-")?.strip_suffix(".seg")?.parse().ok()
+pub(crate) fn number(file: &str) -> Option<u32> {
+    let number = file.strip_prefix("journal-")?.strip_suffix(".seg")?.parse().ok()?;
+    (name(number) == file).then_some(number)
+}
+
+/// True when the first segment is whole and nothing was ever written into it.
+pub(crate) fn is_unused(disk: &dyn Disk) -> Result<bool, StoreError> {
+    let name = name(0);
+    let io = |e| StoreError::io(&name, &e);
+    let bytes = read_all(&*disk.open(&name, false).map_err(io)?, SEGMENT_MAX).map_err(io)?;
+    Ok(bytes.len() >= HEADER + RECORD && bytes.starts_with(MAGIC) && bytes[HEADER..].iter().all(|b| *b == 0))
 }
 
 /// Kind of a record.

@@ -75,7 +75,7 @@ fn inv_10_a_used_store_without_its_marker_is_not_replaced() {
     // Nothing was ever written: creation may start over.
     lost().create().unwrap();
     store.commit_blocking(note("precious")).unwrap();
-    assert!(matches!(lost().create(), Err(StoreError::AlreadyInitialized)));
+    assert!(matches!(lost().create(), Err(StoreError::Unmarked(name)) if name == "journal-00000000.seg"));
     assert_eq!(disks.killed().open().unwrap().1.entries, 1);
 }
 
@@ -99,7 +99,9 @@ fn inv_10_creation_touches_nothing_that_is_not_its_own() {
         disks.create().unwrap();
         disks.killed()
     };
-    for foreign in ["letter.txt", "letter.tmp", "journal.seg", ".hidden", "store.redb.old", "keys2"] {
+    let names =
+        ["letter.txt", "letter.tmp", "journal.seg", "journal-0.seg", ".hidden", "store.redb.old", "keys2"];
+    for foreign in names {
         for disks in [Disks::default(), fresh()] {
             disks.state.set_content(foreign, Some(b"Dear all,".to_vec()));
             assert!(matches!(check(&disks, foreign), StoreError::NotEmpty(name) if name == foreign));
@@ -116,10 +118,42 @@ fn inv_10_creation_touches_nothing_that_is_not_its_own() {
             disks.state.set_content(&name, None);
             check(&disks, &format!("{name} lost, {turns} turns"));
         }
+        // Its first segment lost what it held, as after a file system was repaired.
+        let first = "journal-00000000.seg";
+        let bytes = whole.state.content(first).unwrap();
+        for keep in [0, 512, 4096, 4097, 4119] {
+            for zeros in [0, bytes.len() - keep] {
+                let disks = whole.killed();
+                for name in whole.state.list().unwrap().into_iter().filter(|n| n.ends_with(".seg")) {
+                    disks.state.set_content(&name, None);
+                }
+                disks.state.set_content(first, Some([&bytes[..keep], &vec![0; zeros]].concat()));
+                let refused = check(&disks, &format!("{keep} bytes and {zeros} zeros, {turns} turns"));
+                let part = if [512, 4096].contains(&keep) && zeros > 0 { "store.redb" } else { first };
+                assert!(
+                    matches!(&refused, StoreError::Unmarked(name) if name == part),
+                    "{keep}, {zeros}: {refused}"
+                );
+            }
+        }
     }
     // What was never used may be made again.
     let unused = Disks { marker: SimDisk::default(), ..fresh() };
     unused.create().unwrap();
+}
+
+/// A file that somebody put into the folder later is left alone.
+#[test]
+fn inv_10_opening_removes_only_unfinished_parts_of_the_store() {
+    let disks = Disks::default();
+    disks.create().unwrap();
+    for (name, stays) in [("letter.tmp", true), ("journal-00000001.seg.tmp", false), ("keys.tmp", false)] {
+        disks.state.set_content(name, Some(b"Dear all,".to_vec()));
+        disks.killed().open().unwrap();
+        let image = disks.killed();
+        drop(image.open().unwrap());
+        assert_eq!(image.state.content(name).is_some(), stays, "{name}");
+    }
 }
 
 /// An older copy of the index beside a newer journal: its rows are gone with the
