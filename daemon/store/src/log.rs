@@ -1,14 +1,17 @@
 //! Reading the audit log from its segments. Takes no lock and writes nothing,
 //! so that it works with and without a running daemon.
 
-use hearth_audit::{Finding, Line, Remembered, Report, Sealed, Verifier, entry_line, epoch_line, head_line};
+use hearth_audit::{
+    Chain, ChainState, EpochKeys, Finding, Line, Remembered, Report, Verifier, entry_line, epoch_line,
+    head_line,
+};
 use hearth_vault::{DataKey, Domain, DomainKeys};
 
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::index::peek_checkpoint;
 use crate::open::{open_segment, parse_entry, segments};
-use crate::segment::{self, HEADER, NoRecord, RecordKind, Segment};
+use crate::segment::{self, END, HEADER, NoRecord, RecordKind, Segment};
 use crate::writer::parse_head;
 
 /// The audit log of a store.
@@ -18,14 +21,24 @@ pub struct AuditLog<'a> {
     audit: DomainKeys,
 }
 
-/// Where reading ended.
+/// Why reading ended.
 enum Stop {
     /// At zeros.
     End,
-    /// At something that is no whole record.
+    /// At something that is no whole record, or no whole batch.
     Bad,
     /// The visitor had enough.
     Asked,
+}
+
+/// A segment that was read.
+struct Read {
+    segment: Segment,
+    stop: Stop,
+    /// Where reading ended.
+    at: usize,
+    /// Entries behind the last whole batch: they do not count.
+    unfinished: u64,
 }
 
 impl<'a> AuditLog<'a> {
@@ -34,73 +47,86 @@ impl<'a> AuditLog<'a> {
         Self { disk, journal: data_key.domain(Domain::Journal), audit: data_key.domain(Domain::Audit) }
     }
 
-    /// Hands the lines of one segment to `visit` until it answers `false`.
+    /// Hands the lines of one segment to `visit` until it answers `false`. Of a
+    /// batch that is not whole it hands out nothing.
     fn visit_segment(
         &self,
         number: u32,
         visit: &mut dyn FnMut(Line<'_>) -> Result<bool, StoreError>,
-    ) -> Result<(Segment, Stop), StoreError> {
+    ) -> Result<Read, StoreError> {
         let file = open_segment(self.disk, number)?;
-        let read = Segment::read(&*file, number, &self.journal)?;
-        let certificate = read.header.certificate.clone();
+        let segment = Segment::read(&*file, number, &self.journal)?;
+        let certificate = segment.header.certificate.clone();
         let store = certificate.store;
-        if !visit(Line::Epoch(certificate))? {
-            return Ok((read, Stop::Asked));
-        }
+        let mut batch = Vec::new();
         let mut at = HEADER;
+        let mut go_on = visit(Line::Epoch(certificate))?;
         let stop = loop {
-            let (head, plain, next) = match read.record_at(at, &self.audit) {
-                Ok(found) => found,
-                Err(NoRecord::End) => break if read.used() > at { Stop::Bad } else { Stop::End },
-                Err(NoRecord::Bad) => break Stop::Bad,
-            };
-            let go_on = match head.kind {
-                RecordKind::Writes => true,
-                RecordKind::Audit => match plain.split_first_chunk::<32>() {
-                    Some((mac, line)) => visit(Line::Entry { line, mac: *mac })?,
-                    None => break Stop::Bad,
-                },
-                RecordKind::Head => match parse_head(&plain, store, number) {
-                    Some(head) => visit(Line::Head(head))?,
-                    None => break Stop::Bad,
-                },
-            };
             if !go_on {
                 break Stop::Asked;
             }
+            let (head, plain, next) = match segment.record_at(at, &self.audit) {
+                Ok(found) => found,
+                Err(NoRecord::End) if segment.used() <= at && batch.is_empty() => break Stop::End,
+                Err(_) => break Stop::Bad,
+            };
+            batch.push((head.kind, plain));
             at = next;
+            if head.flags & END == 0 {
+                continue;
+            }
+            for (kind, plain) in batch.drain(..) {
+                let line = match kind {
+                    RecordKind::Writes => continue,
+                    RecordKind::Audit => {
+                        plain.split_first_chunk().map(|(mac, line)| Line::Entry { line, mac: *mac })
+                    }
+                    RecordKind::Head => parse_head(&plain, store, number).map(Line::Head),
+                };
+                let line = line.ok_or_else(|| altered(number, "a record is malformed"))?;
+                go_on = go_on && visit(line)?;
+            }
         };
-        Ok((read, stop))
+        let unfinished = batch.iter().filter(|(kind, _)| *kind == RecordKind::Audit).count() as u64;
+        Ok(Read { segment, stop, at, unfinished })
     }
 
-    /// Verifies the whole log: chain, certificates, heads, and the MACs of the
-    /// newest epoch. `remembered` is a head that was noted earlier.
-    pub fn verify(
+    /// Hands every line of the log to `visit` and verifies it on the way: chain,
+    /// certificates, heads, and the MACs of the newest epoch. Stops at the first
+    /// finding. Answers the keys of the newest epoch with the report.
+    fn walk(
         &self,
-        identity: Option<[u8; 32]>,
-        remembered: Option<Remembered>,
-    ) -> Result<Report, StoreError> {
+        mut verifier: Verifier,
+        visit: &mut dyn FnMut(&Line<'_>) -> Result<(), StoreError>,
+    ) -> Result<(Report, Option<EpochKeys>), StoreError> {
         let numbers = segments(self.disk)?;
-        let mut verifier = Verifier::new(identity, remembered);
-        let mut broken = None;
+        let (mut broken, mut newest) = (None, None);
         for (i, number) in numbers.iter().enumerate() {
             let last = i + 1 == numbers.len();
             if last {
                 let file = open_segment(self.disk, *number)?;
-                let read = Segment::read(&*file, *number, &self.journal)?;
-                if let Some(keys) = read.header.keys {
-                    verifier = verifier.with_macs(*number, keys.epoch);
+                let keys = Segment::read(&*file, *number, &self.journal)?.header.keys;
+                newest = keys.map(|keys| keys.epoch);
+                if let Some(keys) = &newest {
+                    verifier = verifier.with_macs(*number, keys.clone());
                 }
             }
             let mut count = 0;
-            let (read, stop) = self.visit_segment(*number, &mut |line| {
-                count += usize::from(matches!(line, Line::Entry { .. }));
+            let read = self.visit_segment(*number, &mut |line| {
+                count += u64::from(matches!(line, Line::Entry { .. }));
                 verifier.push_line(&line);
-                Ok(!verifier.is_decided())
+                if verifier.is_decided() {
+                    return Ok(false);
+                }
+                visit(&line).map(|()| true)
             })?;
             // In the newest segment a torn end is no tampering; a running daemon may be writing it.
-            if matches!(stop, Stop::Bad) && (!last || read.later_witness(self.bad_at(&read), &self.audit)) {
-                broken = Some(read.header.certificate.first_seq + count as u64);
+            if matches!(read.stop, Stop::Bad) && (!last || read.segment.later_witness(read.at, &self.audit)) {
+                let first = read.segment.header.certificate.first_seq;
+                broken = Some(first + count + read.unfinished);
+                break;
+            }
+            if matches!(read.stop, Stop::Asked) {
                 break;
             }
         }
@@ -114,7 +140,18 @@ impl<'a> AuditLog<'a> {
         if let (true, Some(seq)) = (follows, broken) {
             report.finding = Some(Finding::Edited { seq });
         }
-        Ok(report)
+        Ok((report, newest))
+    }
+
+    /// Verifies the whole log: chain, certificates, heads, and the MACs of the
+    /// newest epoch. `remembered` is a head that was noted earlier. What is wrong
+    /// is in the report; an error says that the log cannot be read.
+    pub fn verify(
+        &self,
+        identity: Option<[u8; 32]>,
+        remembered: Option<Remembered>,
+    ) -> Result<Report, StoreError> {
+        Ok(self.walk(Verifier::new(identity, remembered), &mut |_| Ok(()))?.0)
     }
 
     /// The head that the index remembers, so that a log whose end was cut off is
@@ -128,75 +165,39 @@ impl<'a> AuditLog<'a> {
         checkpoint.map(|c| Some(Remembered { size: c.next_seq, hash: c.last_hash }))
     }
 
-    fn bad_at(&self, read: &Segment) -> usize {
-        let mut at = HEADER;
-        while let Ok((_, _, next)) = read.record_at(at, &self.audit) {
-            at = next;
-        }
-        at
-    }
-
     /// Hands every line of an export to `write`. The last one is a closing head,
     /// signed now with the key of the newest epoch. Nothing is signed for a log
-    /// that cannot be read to its end, or that does not reach to `remembered`.
+    /// that is not as it was written, or that does not reach to `remembered`: the
+    /// error names the place.
     pub fn export(
         &self,
         remembered: Option<Remembered>,
         write: &mut dyn FnMut(&str) -> std::io::Result<()>,
     ) -> Result<(), StoreError> {
-        let io = |e| StoreError::io("export", &e);
-        let numbers = segments(self.disk)?;
-        let mut last: Option<Sealed> = None;
-        let mut size = 0;
-        let mut reached = remembered.is_none_or(|r| r.size == 0);
-        for number in &numbers {
-            let newest = Some(number) == numbers.last();
-            let (read, stop) = self.visit_segment(*number, &mut |line| {
-                let text = match &line {
-                    Line::Epoch(c) => epoch_line(c),
-                    Line::Head(h) => head_line(h),
-                    Line::Entry { line, mac } => {
-                        let plain = [&mac[..], line].concat();
-                        let sealed = parse_entry(&plain).ok_or_else(|| {
-                            StoreError::damaged(&segment::name(*number), "an audit entry is malformed")
-                        })?;
-                        size = sealed.seq + 1;
-                        let text = entry_line(&sealed);
-                        reached |= remembered.is_some_and(|r| r.size == size && r.hash == sealed.hash());
-                        last = Some(sealed);
-                        text
-                    }
-                };
-                write(&text).map_err(io)?;
-                Ok(true)
-            })?;
-            // In the newest segment a torn end is no tampering, see `verify`.
-            if matches!(stop, Stop::Bad) && (!newest || read.later_witness(self.bad_at(&read), &self.audit)) {
-                return Err(altered(*number, "an entry is not as it was written"));
-            }
-            if newest {
-                if !reached {
-                    return Err(altered(*number, "the end of the audit log is missing or another one"));
+        let mut write = |text: &str| write(text).map_err(|e| StoreError::io("export", &e));
+        let mut place = None;
+        let (report, keys) = self.walk(Verifier::new(None, remembered), &mut |line| {
+            write(&match line {
+                Line::Epoch(c) => {
+                    place = Some((c.epoch, c.store));
+                    epoch_line(c)
                 }
-                let keys = read
-                    .header
-                    .keys
-                    .as_ref()
-                    .ok_or_else(|| StoreError::Missing(segment::name(number + 1)))?;
-                let store = read.header.certificate.store;
-                let hash = last.as_ref().map_or(read.header.certificate.prev, Sealed::hash);
-                let state = hearth_audit::ChainState { next_seq: size, last_hash: hash };
-                let chain = hearth_audit::Chain::resume(
-                    store,
-                    *number,
-                    keys.epoch.clone(),
-                    Default::default(),
-                    state,
-                );
-                write(&head_line(&chain.head(true))).map_err(io)?;
-            }
+                Line::Head(h) => head_line(h),
+                Line::Entry { line, mac } => {
+                    let plain = [&mac[..], line].concat();
+                    let malformed = || altered(place.map_or(0, |p| p.0), "an audit entry is malformed");
+                    entry_line(&parse_entry(&plain).ok_or_else(malformed)?)
+                }
+            })
+        })?;
+        let (number, store) = place.unwrap_or_default();
+        if let Some(finding) = report.finding {
+            return Err(altered(number, &finding.to_string()));
         }
-        Ok(())
+        let keys = keys.ok_or_else(|| StoreError::Missing(segment::name(number + 1)))?;
+        let end = ChainState { next_seq: report.end.size, last_hash: report.end.hash };
+        let chain = Chain::resume(store, number, keys, Default::default(), end);
+        write(&head_line(&chain.head(true)))
     }
 
     /// The newest entries as canonical JSON, newest first, of those that `keep`

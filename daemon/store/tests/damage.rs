@@ -150,6 +150,56 @@ fn a_journal_shorter_than_the_index_remembers_is_refused() {
     println!("journal_ends_lost {refused} accepted 0");
 }
 
+/// The lines of an export of what is on the disks.
+fn export(disks: &Disks, remembered: Option<Remembered>) -> Result<Vec<String>, StoreError> {
+    let mut lines = Vec::new();
+    let result = AuditLog::new(&disks.state, &common::key()).export(remembered, &mut |line| {
+        lines.push(line.to_owned());
+        Ok(())
+    });
+    result.map(|()| lines)
+}
+
+/// Segments that are whole in themselves and do not belong together: nothing
+/// vouches for them.
+#[test]
+fn segments_of_different_times_are_not_exported() {
+    let disks = Disks::default();
+    disks.create().unwrap();
+    let (store, _) = disks.open().unwrap();
+    let mut older = BTreeMap::new();
+    while store.figures().segment < 4 {
+        for n in 0..5 {
+            store.commit_blocking(common::note(&format!("note {n}"))).unwrap();
+        }
+        let name = format!("journal-{:08}.seg", store.figures().segment);
+        let content = disks.state.content(&name).unwrap();
+        older.entry(name).or_insert(content);
+    }
+    store.commit_blocking(common::note("the last one")).unwrap();
+    store.close_blocking().unwrap();
+    assert_eq!(older.len(), 5);
+    let (size, hash) = store.audit_end();
+    let end = Remembered { size, hash };
+    export(&disks.killed(), Some(end)).unwrap();
+    for (name, content) in older {
+        let image = disks.killed();
+        image.state.set_content(&name, Some(content));
+        for remembered in [Some(end), None] {
+            // A newest segment of an earlier time is sound in itself: who remembers, knows.
+            let sound = remembered.is_none() && name.ends_with("4.seg");
+            let refused = match export(&image, remembered) {
+                Ok(_) => false,
+                Err(StoreError::Damaged { file, .. }) => file.ends_with(".seg"),
+                Err(error) => panic!("{name}: {error}"),
+            };
+            assert_eq!(refused, !sound, "{name}, remembered {remembered:?}");
+            let report = AuditLog::new(&image.state, &common::key()).verify(None, remembered).unwrap();
+            assert_eq!(report.finding.is_none(), sound, "{name}, remembered {remembered:?}");
+        }
+    }
+}
+
 /// What cannot be read to its end gets no signature that says it could.
 #[test]
 fn a_damaged_log_is_not_exported_as_a_whole_one() {
@@ -158,14 +208,10 @@ fn a_damaged_log_is_not_exported_as_a_whole_one() {
     let bytes = disks.state.content(&name).unwrap();
     let used = bytes.iter().rposition(|b| *b != 0).unwrap() + 1;
     let export = |image: &Disks| {
-        let mut lines = Vec::new();
-        let result = AuditLog::new(&image.state, &common::key()).export(Some(end), &mut |line| {
-            lines.push(line.to_owned());
-            Ok(())
-        });
+        let mut lines = export(image, Some(end))?;
         // An ordinary head less is no entry less.
         lines.retain(|line| !line.contains("\"closing\":false"));
-        result.map(|()| lines)
+        Ok::<_, StoreError>(lines)
     };
     let whole = export(&disks).unwrap();
     let (mut refused, mut harmless) = (0, 0);

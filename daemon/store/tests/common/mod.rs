@@ -291,7 +291,13 @@ fn check(world: &World, disks: &Disks) -> Result<(), String> {
         disks.create().map_err(|e| format!("creation does not start over: {e}"))?;
         disks.state.unlock();
     }
+    // Read before anything is repaired: what does not count is not there.
+    let before = AuditLog::new(&disks.state, &key()).verify(None, None);
+    let before = before.map_err(|e| format!("the log cannot be read: {e}"))?;
     let (store, opened) = disks.open().map_err(|e| format!("it does not open: {e}"))?;
+    if (before.end.size, before.end.hash, before.finding) != (opened.entries, opened.last_hash, None) {
+        return Err(format!("{} entries were read, {} counted", before.end.size, opened.entries));
+    }
     let progress = store.get(Table::Memory, PROGRESS, 0).map_err(|e| format!("progress: {e}"))?;
     let done: usize = progress.map_or(0, |p| String::from_utf8_lossy(&p).parse().unwrap_or(usize::MAX));
     if done < world.acknowledged {
