@@ -285,6 +285,12 @@ impl Writer {
     /// Writes what was encoded, then tells everyone.
     fn flush(&mut self, buffer: &mut Vec<u8>, waiting: &mut Vec<(Encoded, Reply)>, sync: bool) {
         let result = self.write_out(buffer, sync);
+        if result.is_ok() {
+            // Whoever is told that a batch is written finds the log with it.
+            let state = self.chain.state();
+            *self.counters.end.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                (state.next_seq, state.last_hash);
+        }
         let count = |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);
         for (encoded, reply) in waiting.drain(..) {
             if result.is_ok() {
@@ -296,11 +302,6 @@ impl Writer {
                 self.overlay_bytes += self.index.apply(encoded.writes);
             }
             let _ = reply.send(result.clone());
-        }
-        if result.is_ok() {
-            let state = self.chain.state();
-            *self.counters.end.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                (state.next_seq, state.last_hash);
         }
         buffer.clear();
     }

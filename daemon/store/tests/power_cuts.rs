@@ -43,9 +43,9 @@ fn cut_everywhere(seed: u64, turns: u64, each: u64, without_syncs: bool) -> (u64
                     _ => disks.power_cut(&mut rng),
                 };
                 if k % 4 >= 2 {
-                    // The next start is cut off.
+                    // The next start is cut off, or its first record is.
                     image.state.freeze_at(1 + rng.below(40));
-                    drop(image.open());
+                    common::start(&image);
                     image = image.power_cut(&mut rng);
                 }
                 cuts.fetch_add(1, Ordering::Relaxed);
