@@ -71,7 +71,7 @@ fn create_locked(options: &Options, data_key: &DataKey, header: &Header) -> Resu
     };
     Index::create(disk, &temporary(INDEX), &journal, &checkpoint)?;
     write_to(disk, &temporary(KEYS), header)?;
-    write_ballast(disk, options.ballast_bytes);
+    write_ballast(disk, options.ballast_bytes)?;
     for name in [&segment_name[..], INDEX, KEYS] {
         disk.rename(&temporary(name), name).map_err(|e| StoreError::io(name, &e))?;
         // In this order on the disk too, see `check_unfinished`.
@@ -141,10 +141,10 @@ pub(crate) fn write_segment(
     file.sync().map_err(io)
 }
 
-/// A full disk is no reason to fail here: the ballast is written again later.
-pub(crate) fn write_ballast(disk: &dyn Disk, bytes: usize) {
+/// Makes the reserve when it is not there; [`StoreError::Full`] when it has no room.
+pub(crate) fn write_ballast(disk: &dyn Disk, bytes: usize) -> Result<(), StoreError> {
     if bytes == 0 {
-        return;
+        return Ok(());
     }
     let written = disk.open(BALLAST, true).and_then(|file| {
         if file.len()? < bytes as u64 {
@@ -152,7 +152,8 @@ pub(crate) fn write_ballast(disk: &dyn Disk, bytes: usize) {
         }
         Ok(())
     });
-    if written.is_err() {
+    written.map_err(|e| {
         let _ = disk.remove(BALLAST);
-    }
+        StoreError::io(BALLAST, &e)
+    })
 }

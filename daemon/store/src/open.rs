@@ -136,7 +136,8 @@ fn open_locked(options: Options, data_key: &DataKey) -> Result<(Store, Opened), 
     counters.segment.store(u64::from(last), std::sync::atomic::Ordering::Relaxed);
     *counters.end.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
         (state.next_seq, state.last_hash);
-    write_ballast(&*disk, options.ballast_bytes);
+    // A full disk is no reason to fail here: it is made when there is room.
+    let _ = write_ballast(&*disk, options.ballast_bytes);
     let mut writer = Writer {
         index: index.clone(),
         counters: counters.clone(),

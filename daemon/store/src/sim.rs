@@ -334,14 +334,21 @@ impl SimFile {
             Change::Write(offset, data) => offset + data.len() as u64,
             Change::SetLen(len) => *len,
         };
-        let room = state.capacity.map(|capacity| capacity.saturating_sub(state.used()));
-        if room.is_some_and(|room| end.saturating_sub(length) > room) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
+        let room = state.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(state.used()));
+        let full = end.saturating_sub(length) > room;
+        let change = match change {
+            // A write that does not fit is cut short, as a real one is.
+            Change::Write(offset, mut data) if full => {
+                data.truncate((length + room).saturating_sub(offset) as usize);
+                Change::Write(offset, data)
+            }
+            Change::SetLen(_) if full => return Err(io::ErrorKind::StorageFull.into()),
+            fits => fits,
+        };
         let inode = &mut state.inodes[self.inode];
         apply(&mut inode.live, &change);
         inode.pending.push(change);
-        Ok(())
+        if full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 }
 

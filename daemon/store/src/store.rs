@@ -34,7 +34,7 @@ pub struct Options {
     pub segment_bytes: usize,
     /// Bytes of mutations after which the index is committed.
     pub checkpoint_bytes: usize,
-    /// Space that is given up first when the disk is full, in bytes; 0 for none.
+    /// Space for closing batches on a full disk, in bytes; 0 for none.
     pub ballast_bytes: usize,
     /// The clock.
     pub clock: StampClock,

@@ -21,7 +21,7 @@ use crate::store::Options;
 /// Entries after which a signed head is written with the next batch; the end of a
 /// turn brings one in any case.
 const HEAD_EVERY: u64 = 64;
-/// Bytes of a segment that is made from the reserve.
+/// Bytes of a segment that is made from the reserve, at most.
 const RESERVE_SEGMENT: usize = 64 * 1024;
 /// Largest batch, in bytes.
 const BATCH_MAX: usize = 16 * 1024 * 1024;
@@ -70,8 +70,8 @@ impl Batch {
         self
     }
 
-    /// Marks the batch as one that tells how something ended, for which the
-    /// reserve on a full disk is there.
+    /// Marks the batch as one that tells how something ended. The reserve on a full
+    /// disk is for these alone; all others are refused with [`StoreError::Full`].
     pub fn closing(mut self) -> Self {
         self.closing = true;
         self
@@ -228,7 +228,8 @@ impl Writer {
             self.rewind(before);
             return Err(StoreError::TooLarge(encoded.bytes.len()));
         }
-        if self.offset + ahead + encoded.bytes.len() + record_size(HEAD_PLAIN) <= self.segment_len {
+        let end = self.offset + ahead + encoded.bytes.len() + record_size(HEAD_PLAIN);
+        if end <= self.segment_len && (batch.closing || !self.in_reserve()) {
             return Ok(encoded);
         }
         self.rewind(before);
@@ -359,52 +360,59 @@ impl Writer {
                 self.overlay_bytes = 0;
                 self.checkpoint_at = self.options.checkpoint_bytes;
                 // Given back once there is space again.
-                write_ballast(&*self.options.disk, self.options.ballast_bytes);
+                let _ = write_ballast(&*self.options.disk, self.options.ballast_bytes);
                 self.indexed = (self.segment, self.offset, clean);
                 Ok(())
             }
         }
     }
 
-    /// Seals the segment and goes on in a new one, which is a new epoch.
-    /// On a full disk only with the reserve, and that only when `closing`.
+    /// True in a segment that was made from the reserve: it is for closing batches.
+    fn in_reserve(&self) -> bool {
+        self.segment_len < self.options.segment_bytes
+    }
+
+    /// Seals the segment and goes on in a new one, which is a new epoch. On a full
+    /// disk only with the reserve, and that only when `closing`; otherwise nothing
+    /// has changed, and neither the journal nor the index was touched.
     fn rotate(&mut self, needed: usize, closing: bool) -> Result<(), StoreError> {
-        // After an attempt that failed the head is there already.
-        if self.since_head > 0 {
-            let head = self.frame_head();
-            self.write_out(&head, true)?;
-            self.since_head = 0;
-        }
-        // The ballast is there for this moment.
-        if let Err(error) = self.checkpoint(false) {
-            if !(closing && matches!(error, StoreError::Full)) {
-                return Err(error);
-            }
-            self.give_up_ballast()?;
-            self.checkpoint(false)?;
+        let disk = self.options.disk.clone();
+        // The room of a reserve that was given up is for what closes.
+        let reserve = write_ballast(&*disk, self.options.ballast_bytes);
+        if !closing {
+            reserve.clone()?;
         }
         let (certificate, epoch) = self.chain.prepare_next(random());
         let keys = SegmentKeys::new(epoch.clone(), random());
         let header = segment::Header {
             number: self.segment + 1,
-            first_ordinal: self.ordinal,
+            first_ordinal: self.ordinal + u64::from(self.wants_head()),
             certificate,
             keys: Some(keys.clone()),
         };
-        let disk = self.options.disk.clone();
         let name = segment::name(header.number);
         let temporary = format!("{name}{TEMPORARY}");
         let least = segment::HEADER + needed + 4 * record_size(HEAD_PLAIN);
-        let mut length = self.options.segment_bytes.max(least);
+        // Small: the reserve may be needed for more than one.
+        let small = RESERVE_SEGMENT.min(self.options.segment_bytes / 2).max(least);
+        let mut length = if reserve.is_ok() { self.options.segment_bytes.max(least) } else { small };
         let block = header.encode(&self.journal, nonce());
+        // What needs most space comes first: it says soonest that there is none.
         let mut written = write_segment(&*disk, &temporary, &block, length);
-        if closing && matches!(written, Err(StoreError::Full)) {
+        if closing && reserve.is_ok() && matches!(written, Err(StoreError::Full)) {
             self.give_up_ballast()?;
-            // Small: the ballast may be needed for more than one.
-            length = least.max(RESERVE_SEGMENT);
-            written = write_segment(&*disk, &temporary, &block, length);
+            length = small;
+            let removed = disk.remove(&temporary).map_err(|e| StoreError::io(&temporary, &e));
+            written = removed.and_then(|()| write_segment(&*disk, &temporary, &block, length));
         }
-        if let Err(error) = written {
+        let ready = written.and_then(|()| self.seal()).and_then(|()| match self.checkpoint(false) {
+            Err(StoreError::Full) if closing => {
+                self.give_up_ballast()?;
+                self.checkpoint(false)
+            }
+            done => done,
+        });
+        if let Err(error) = ready {
             let _ = disk.remove(&temporary);
             return Err(error);
         }
@@ -430,18 +438,25 @@ impl Writer {
         self.options.disk.remove(BALLAST).map_err(|e| StoreError::io(BALLAST, &e))
     }
 
-    fn frame_head(&mut self) -> Vec<u8> {
-        let plain = head_plain(&self.chain.head(false));
-        self.frame(vec![(RecordKind::Head, plain)])
+    /// True when something is not signed yet. Each batch leaves room for a head;
+    /// after a rotation that failed it may be used up.
+    fn wants_head(&self) -> bool {
+        self.since_head > 0 && self.offset + record_size(HEAD_PLAIN) <= self.segment_len
+    }
+
+    /// Signs what is not signed yet, and makes all of it durable.
+    fn seal(&mut self) -> Result<(), StoreError> {
+        if self.wants_head() {
+            let head = self.frame(vec![(RecordKind::Head, head_plain(&self.chain.head(false)))]);
+            self.write_out(&head, true)?;
+            self.since_head = 0;
+        }
+        Ok(())
     }
 
     fn close(&mut self) -> Result<(), StoreError> {
         self.check_frozen()?;
-        if self.since_head > 0 {
-            let head = self.frame_head();
-            self.write_out(&head, true)?;
-            self.since_head = 0;
-        }
+        self.seal()?;
         self.checkpoint(true)
     }
 

@@ -5,13 +5,11 @@
 
 mod common;
 
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use common::{Disks, Run, key, note};
 use hearth_store::sim::{Rng, SimDisk};
-use hearth_store::{AuditLog, Batch, Disk, DiskFile, Options, Store, StoreError, Table, Write};
+use hearth_store::{AuditLog, Batch, Disk, StoreError, Table, Write};
 
 /// Nine batches of which eight wait while the first is written: they share one
 /// write and one sync.
@@ -244,110 +242,6 @@ fn a_log_without_its_beginning_is_refused() {
     assert!(matches!(disks.open(), Err(StoreError::Missing(_))));
     let (disk, key) = (disks.state.clone(), key());
     assert!(matches!(AuditLog::new(&disk, &key).verify(None, None), Err(StoreError::Missing(_))));
-}
-
-/// A disk without room for new files.
-#[derive(Debug)]
-struct Full {
-    disk: SimDisk,
-    full: AtomicBool,
-}
-
-impl Disk for Full {
-    fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn DiskFile>> {
-        if create && self.full.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.disk.open(name, create)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
-    }
-    fn sync_dir(&self) -> io::Result<()> {
-        self.disk.sync_dir()
-    }
-    fn lock(&self) -> io::Result<bool> {
-        self.disk.lock()
-    }
-    fn unlock(&self) {
-        self.disk.unlock();
-    }
-}
-
-#[test]
-fn a_full_disk_is_told_as_such_and_the_store_goes_on_when_there_is_room() {
-    let disks = Disks::default();
-    disks.create().unwrap();
-    let full = Arc::new(Full { disk: disks.killed().state, full: AtomicBool::new(true) });
-    let options = Options { disk: full.clone(), ..disks.options() };
-    let (store, _) = Store::open(options, &key()).unwrap();
-    let mut written = 0;
-    while store.commit_blocking(note("before")).is_ok() {
-        written += 1;
-    }
-    let len = full.disk.content("journal-00000000.seg").unwrap().len();
-    for _ in 0..50 {
-        let refused = store.commit_blocking(note("refused"));
-        assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
-    }
-    assert_eq!(full.disk.content("journal-00000000.seg").unwrap().len(), len, "the segment does not grow");
-    full.full.store(false, Ordering::Relaxed);
-    store.commit_blocking(note("after")).unwrap();
-    store.close_blocking().unwrap();
-    let report = AuditLog::new(&full.disk, &key()).verify(None, None).unwrap();
-    assert_eq!((report.entries, report.finding), (written + 1, None));
-}
-
-/// A disk that cannot grow: ends are still recorded, reads go on, and everything
-/// goes on once there is room.
-#[test]
-fn on_a_full_disk_ends_are_recorded_from_the_reserve() {
-    let disks = Disks::default();
-    let options = Options { ballast_bytes: 192 * 1024, ..disks.options() };
-    disks.create().unwrap();
-    let (store, _) = Store::open(options.clone(), &key()).unwrap();
-    let ballast = || disks.state.content("ballast").map_or(0, |bytes| bytes.len());
-    assert_eq!(ballast(), options.ballast_bytes);
-    disks.state.set_capacity(Some(disks.state.used()));
-    let row =
-        |n| Write { table: Table::History, partition: b"x".to_vec(), ordinal: n, value: Some(vec![7; 900]) };
-    let mut rows = 0;
-    let refused = loop {
-        match store.commit_blocking(Batch::new().put([row(rows)])) {
-            Ok(()) => rows += 1,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(refused, StoreError::Full), "{refused}");
-    assert_eq!(ballast(), options.ballast_bytes, "the reserve is not for this");
-    let mut ends = 0;
-    while store.commit_blocking(note("end").closing()).is_ok() {
-        ends += 1;
-        assert!(ends < 10_000);
-    }
-    println!("full_disk rows {rows} ends {ends}");
-    assert!(ends > 100, "only {ends} ends fit the reserve");
-    assert_eq!(ballast(), 0);
-    let again = store.commit_blocking(Batch::new().put([row(rows)]));
-    assert!(matches!(again, Err(StoreError::Full)), "{again:?}");
-    for n in 0..rows {
-        assert!(store.get(Table::History, b"x", n).unwrap().is_some(), "row {n} is read");
-    }
-    disks.state.set_capacity(None);
-    store.commit_blocking(Batch::new().put([row(rows)])).unwrap();
-    store.checkpoint_blocking().unwrap();
-    assert_eq!(ballast(), options.ballast_bytes, "given back");
-    store.close_blocking().unwrap();
-    let (store, _) = disks.killed().open().unwrap();
-    assert!((0..=rows).all(|n| store.get(Table::History, b"x", n).unwrap().is_some()));
-    let report = AuditLog::new(&disks.state, &key()).verify(None, None).unwrap();
-    assert_eq!((report.entries, report.finding), (ends, None));
 }
 
 #[test]
