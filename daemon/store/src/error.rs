@@ -46,6 +46,14 @@ pub enum StoreError {
     /// A batch is too large.
     #[error("a record of {0} bytes is too large for the store")]
     TooLarge(usize),
+    /// There are more rows than are read at once.
+    #[error("there are more than {limit} {what}")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many are read at most.
+        limit: usize,
+    },
     /// Reading or writing failed.
     #[error("\"{file}\": {what}")]
     Io {
@@ -88,6 +96,7 @@ impl StoreError {
             Self::Locked => "Stop the other daemon first; only one can serve this store.",
             Self::Full => "Free some space on the disk, then try again.",
             Self::TooLarge(_) => "Use smaller messages or files.",
+            Self::TooMany { .. } => "Forget what is not needed any more (`hearth memory forget`).",
             Self::Io { .. } | Self::Busy | Self::Frozen(_) => {
                 "Check the disk (see `hearth doctor`), then restart the daemon."
             }

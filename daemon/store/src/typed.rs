@@ -130,9 +130,16 @@ pub mod inbox {
         remove(Table::Seen, &seen(channel, external_id), 0)
     }
 
-    /// Messages that are not finished, oldest first.
+    /// Messages that are not finished, oldest first. Of more than 100,000, those
+    /// that came last are left for another time, and the log says so.
     pub fn pending(store: &Store) -> Result<Vec<Row>, StoreError> {
-        let rows = store.scan(Table::Inbox, ALL, 0..=u64::MAX, SCAN_MAX, false)?;
+        let mut rows = store.scan(Table::Inbox, ALL, 0..=u64::MAX, SCAN_MAX + 1, false)?;
+        if rows.len() > SCAN_MAX {
+            rows.truncate(SCAN_MAX);
+            log::warn!(
+                "more than {SCAN_MAX} messages wait: those that came last are left for the next start"
+            );
+        }
         rows.iter().map(|(_, bytes)| decode(bytes)).collect()
     }
 }
@@ -248,7 +255,7 @@ pub mod sessions {
     }
 
     /// The newest exchanges, each with its number, oldest first: not before number
-    /// `from`, and no more than `bytes` in all.
+    /// `from`, and no more than `bytes` and 100,000 in all.
     pub fn history<T: serde::de::DeserializeOwned>(
         store: &Store,
         id: Ulid,
@@ -325,9 +332,26 @@ pub mod memory {
         remove(Table::Memory, ALL, place(id))
     }
 
-    /// The newest 100,000 entries, oldest first.
+    /// All entries, oldest first; [`StoreError::TooMany`] when there are more than
+    /// 100,000.
     pub fn all(from: &Store) -> Result<Vec<Row>, StoreError> {
-        let rows = from.scan(Table::Memory, ALL, 0..=u64::MAX, SCAN_MAX, true)?;
-        rows.iter().rev().map(|(_, bytes)| decode(bytes)).collect()
+        at_most(from, SCAN_MAX)
+    }
+
+    /// All entries, oldest first; [`StoreError::TooMany`] when there are more than
+    /// `limit`.
+    pub fn at_most(from: &Store, limit: usize) -> Result<Vec<Row>, StoreError> {
+        let mut rows = newest(from, limit.saturating_add(1))?;
+        if rows.len() > limit {
+            return Err(StoreError::TooMany { what: "memory entries", limit });
+        }
+        rows.reverse();
+        Ok(rows)
+    }
+
+    /// The newest entries, newest first, at most `limit`.
+    pub fn newest(from: &Store, limit: usize) -> Result<Vec<Row>, StoreError> {
+        let rows = from.scan(Table::Memory, ALL, 0..=u64::MAX, limit, true)?;
+        rows.iter().map(|(_, bytes)| decode(bytes)).collect()
     }
 }

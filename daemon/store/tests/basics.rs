@@ -133,6 +133,31 @@ fn rows_and_entries_survive_with_and_without_closing() {
     }
 }
 
+/// What is read has a limit, and reaching it is told: no entry is left out silently.
+#[test]
+fn more_entries_than_are_read_at_once_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = new_store(dir.path());
+    let rows: Vec<_> = (1..=5).map(|n| entry(n << 20, &format!("text {n}"))).collect();
+    for (n, row) in rows.iter().enumerate() {
+        store.commit_blocking(Batch::new().put([memory::store(row)])).unwrap();
+        // Some lie in the index, the others in front of it.
+        if n == 2 {
+            store.checkpoint_blocking().unwrap();
+        }
+    }
+    for limit in 0..8 {
+        let newest: Vec<_> = rows.iter().rev().take(limit).cloned().collect();
+        assert_eq!(memory::newest(&store, limit).unwrap(), newest);
+        match memory::at_most(&store, limit) {
+            Ok(all) => assert!(limit >= 5 && all == rows, "{limit}"),
+            Err(StoreError::TooMany { limit: named, .. }) => assert!(limit < 5 && named == limit, "{limit}"),
+            Err(error) => panic!("{limit}: {error}"),
+        }
+    }
+    assert_eq!(memory::all(&store).unwrap(), rows);
+}
+
 #[test]
 fn messages_are_known_by_their_channel_and_identity() {
     let dir = tempfile::tempdir().unwrap();
