@@ -158,6 +158,40 @@ fn more_entries_than_are_read_at_once_are_told() {
     assert_eq!(memory::all(&store).unwrap(), rows);
 }
 
+/// A turn ends with a signed head, which costs no sync of its own.
+#[test]
+fn every_turn_ends_with_a_signed_head() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = new_store(dir.path());
+    let ended = |n| Kind::TurnEnded {
+        turn: Ulid::from_parts(n, 1),
+        outcome: "completed".to_owned(),
+        reason: None,
+        tool_calls: 0,
+        duration_ms: 9,
+    };
+    let (mut ends, before) = (Vec::new(), store.figures());
+    for n in 1..=5 {
+        store.append_blocking(Batch::new().audit(started(n))).unwrap();
+        store
+            .commit_blocking(Batch::new().audit(ended(n)).put([memory::store(&entry(n.into(), "x"))]))
+            .unwrap();
+        ends.push(store.audit_end().0);
+    }
+    assert_eq!(store.figures().syncs - before.syncs, 5);
+    let mut heads = Vec::new();
+    let disk = RealDisk::read_only(&dir.path().join("state"));
+    let log = AuditLog::new(&disk, &key());
+    log.export(None, &mut |line| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        heads.extend(line["head"]["size"].as_u64().filter(|_| line["head"]["closing"] == false));
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(heads, ends);
+    assert_eq!(log.verify(None, None).unwrap().heads, 5);
+}
+
 #[test]
 fn messages_are_known_by_their_channel_and_identity() {
     let dir = tempfile::tempdir().unwrap();
