@@ -70,8 +70,9 @@ unit() {
 
 # Power cuts, failures and damage of the store; prints its counts.
 storage() {
-  cargo test --workspace --exclude hearth-tests --locked --test basics --test power_cuts --test damage \
-    --test recovery -- --nocapture
+  local file tests=()
+  for file in daemon/store/tests/*.rs; do tests+=(--test "$(basename "$file" .rs)"); done
+  timeout --kill-after=10 $LIMIT cargo test -p hearth-store --locked "${tests[@]}" -- --nocapture
 }
 
 # One file of the outer ring, against the binary as it ships. The whole workspace is selected so

@@ -250,6 +250,9 @@ fn inv_15_a_changed_segment_is_named_and_stops_the_daemon_that_needs_it() {
             named += 1;
             // Nothing vouches for such a log.
             refused(&home.run(&["audit", "export", "-"]), "hearth audit verify");
+            let file = home.path("refused.jsonl");
+            refused(&home.run(&["audit", "export", file.to_str().unwrap()]), "hearth audit verify");
+            assert!(!file.exists(), "half an export is left behind");
             std::fs::remove_dir_all(home.path("state")).unwrap();
             copy_folder(&keep, &home.path("state"));
         }

@@ -187,7 +187,11 @@ pub(crate) fn export(settings: &Settings, file: &Path) -> Result<Exit, Failure> 
         let opened =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map_err(failed)?;
         let mut writer = std::io::BufWriter::new(opened);
-        log.export(head, &mut |line| writeln!(writer, "{line}"))?;
+        if let Err(error) = log.export(head, &mut |line| writeln!(writer, "{line}")) {
+            // Half an export is not left behind as if it were one.
+            let _ = std::fs::remove_file(file);
+            return Err(error.into());
+        }
         writer.flush().and_then(|()| writer.get_ref().sync_all()).map_err(failed)?;
         out(&format!(
             "Exported to {}. Anyone can verify it: hearth audit verify {}\n",

@@ -213,17 +213,16 @@ impl ControlDesk {
     }
 
     async fn list(&self, query: Option<String>, limit: usize) -> Result<Value, Refusal> {
-        let mut entries = self
-            .memory
-            .all()
-            .await
-            .map_err(|e| Refusal::new(RefusalKind::Internal, e.to_string(), "See `hearth doctor`."))?;
         let rows: Vec<Value> = match query {
-            Some(query) => search(&entries, &query, limit).into_iter().map(shown).collect(),
-            None => {
-                entries.sort_by_key(|e| std::cmp::Reverse(e.id));
-                entries.iter().take(limit).map(shown).collect()
+            Some(query) => {
+                let entries = self.memory.all().await.map_err(|e| {
+                    let remedy = "Without a search text the newest are listed; forget some of them.";
+                    Refusal::new(RefusalKind::Internal, e.to_string(), remedy)
+                })?;
+                search(&entries, &query, limit).into_iter().map(shown).collect()
             }
+            // However many there are, the newest can be listed and forgotten.
+            None => self.memory.newest(limit).await.map_err(failed)?.iter().map(shown).collect(),
         };
         Ok(Value::Array(rows))
     }

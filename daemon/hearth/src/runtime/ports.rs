@@ -110,6 +110,15 @@ pub struct AuditRows {
     pub key: DataKey,
 }
 
+impl MemoryRows {
+    /// The newest entries, newest first.
+    pub async fn newest(&self, limit: usize) -> Result<Vec<MemoryEntry>, StoreError> {
+        let store = self.store.clone();
+        let rows = blocking(move || memory::newest(&store, limit)).await?;
+        Ok(rows.into_iter().map(to_entry).collect())
+    }
+}
+
 impl AuditRows {
     /// The newest entries, newest first.
     pub async fn newest(&self, kind: Option<String>, limit: usize) -> Result<Vec<Value>, StoreError> {

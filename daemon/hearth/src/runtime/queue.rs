@@ -68,7 +68,7 @@ impl Desk {
             label: Label::said_by(origin_tier(&row)),
         };
         let mut rows = MessageRows { ordinal: next_exchange(self.store(), row.session).await?, row };
-        self.store().commit(rows.ended(Batch::new(), &outcome, exchange)).await
+        self.store().commit(rows.ended(Batch::new(), &outcome, exchange).closing()).await
     }
 
     /// Queues the turn of a stored message.

@@ -70,7 +70,8 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let shared = Shared { store: store.clone(), models: Arc::new(models.clone()), tools: Arc::new(tools) };
     let desk = Desk::new(shared, agent(&settings, ceiling), clock.clone(), settings.limits.turns);
     let entry = Kind::Startup { version: env!("CARGO_PKG_VERSION").to_owned(), unclean: opened.unclean };
-    store.commit(Batch::new().audit(entry)).await?;
+    // From the reserve where the disk is full: the owner has to be able to act.
+    store.commit(Batch::new().audit(entry).closing()).await?;
     desk.recover().await?;
     let owner = settings.console.owner_uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let listener = bind(&settings.console.socket, owner)
